@@ -181,7 +181,7 @@ def test_labels_with_several_numbers_per_image_are_an_error_if_they_are_not_0_an
     assert [np.load(io.BytesIO(sample["labels.npy"])).tolist()[0] for sample in found.samples] == [0, 3, 6, 9, 12, 15]
 
 
-@pytest.mark.parametrize("shape", [(N, 1), (N, 1, 1, 1)])
+@pytest.mark.parametrize("shape", [(N, 1), (N, 1, 1, 1), (1, N)])  # the last as of scipy.io.loadmat
 def test_labels_with_axes_of_one_value_are_labels(tmp_path: Path, shape: tuple[int, ...]) -> None:
     packed(npz(tmp_path, {"x": rgb(), "y": labels().reshape(shape)}), tmp_path).check(rgb(), labels())
 

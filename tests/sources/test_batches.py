@@ -235,6 +235,31 @@ def test_lists_of_small_numbers_that_are_not_images_are_lists(tmp_path: Path, wr
 
 
 @BOTH
+@pytest.mark.parametrize("image", [pa.binary(), pa.struct([("bytes", pa.binary()), ("path", pa.string())])], ids=str)
+def test_lists_with_one_image_are_images(tmp_path: Path, write: Write, image: pa.DataType) -> None:
+    values = [[data] if image == pa.binary() else [{"bytes": data, "path": None}] for data in IMAGES]
+    write(pa.table({"images": pa.array(values, pa.list_(image)), "label": CYCLE}), tmp_path / "t")
+    src = next(tmp_path.glob("t.*"))
+    assert numbers(packed(src, tmp_path / "dst")) == dict(enumerate(CYCLE))
+    write(pa.table({"images": pa.array([2 * one for one in values], pa.list_(image))}), tmp_path / "t")
+    with pytest.raises(SourceError, match=r"has 2 images in 'images'; allowed is one per record"):
+        packed(src, tmp_path / "two")
+
+
+@BOTH
+def test_identifiers_are_texts_and_values_of_structs_are_named_with_the_way_out(tmp_path: Path, write: Write) -> None:
+    ids = pa.array([bytes([row]) * 16 for row in range(COUNT)], pa.uuid())
+    labels = [{"name": NAMES[row % 3]} for row in range(COUNT)]
+    write(pa.table({"image": IMAGES, "id": ids, "label": labels}), tmp_path / "t")
+    src = next(tmp_path.glob("t.*"))
+    assert packed(src, tmp_path / "dst")[1].facts["id"] == "01010101-0101-0101-0101-010101010101"
+    assert "it has nested values: write the label as a value of its own" in "".join(scan(src).account.notes)
+    write(pa.table({"sample": [{"image": data} for data in IMAGES], "label": CYCLE}), tmp_path / "t")
+    with pytest.raises(SourceError, match=r"bytes in lists and structs, as in 'sample', must be values of their own"):
+        scan(src)
+
+
+@BOTH
 def test_raw_pixels_have_the_size_that_other_columns_state(tmp_path: Path, write: Write) -> None:
     pixels = [np.broadcast_to(np.array(colour(row), np.uint8), (5, 6, 3)).tobytes() for row in range(COUNT)]
     write(pa.table({"image": pixels, "height": [5] * COUNT, "width": [6] * COUNT, "label": CYCLE}), tmp_path / "t")

@@ -98,7 +98,7 @@ def test_other_values_of_a_record_are_kept_or_accounted_for(tmp_path: Path) -> N
                 "image": DATA[n],
                 "label": NAMES[n % 3],
                 "caption": f"text {n}",
-                "boxes": [[1, 2.5], [3, n]],
+                "boxes": [[1, 2.5], [3, n], {"w": n}],
                 "meta": {"score": 0.25, "source": "web"},
                 "vector": nd(vector + n),
                 "mask": png(np.full((4, 4), n, np.uint8)),
@@ -113,7 +113,7 @@ def test_other_values_of_a_record_are_kept_or_accounted_for(tmp_path: Path) -> N
     assert found(samples) == NAMED
     for n, sample in enumerate(samples):
         assert sample.fields["txt"] == f"text {n}".encode()
-        assert sample.facts["boxes"] == [[1, 2.5], [3, n]]
+        assert sample.facts["boxes"] == [[1, 2.5], [3, n], {"w": n}]
         assert (sample.facts["meta.score"], sample.facts["meta.source"]) == (0.25, "web")
         assert np.array_equal(np.load(BytesIO(sample.fields["vector.npy"])), vector + n)
         assert sample.fields["mask.png"] == png(np.full((4, 4), n, np.uint8))

@@ -316,6 +316,15 @@ def test_the_label_of_dictionaries_is_found_by_type_and_value(tmp_path: Path) ->
         scan(items(label=CYCLE, **{"class": [1, 0, 0, 1, 0, 0]}))
 
 
+@pytest.mark.parametrize(
+    ("wrap", "reason"),
+    [(io.BytesIO, "is of the type BytesIO, which is not kept"), (lambda _: Path("a.png"), "has text")],
+)
+def test_files_instead_of_images_are_refused_by_what_they_are(tmp_path: Path, wrap: Any, reason: str) -> None:
+    with pytest.raises(SourceError, match=f"'image' .*{reason}"):
+        wds_tools.pack([(wrap(png(row)), row % 3) for row in range(COUNT)], tmp_path / "dst")
+
+
 def test_the_image_of_dictionaries_is_an_image_whatever_its_name(tmp_path: Path) -> None:
     rows = [{"path": f"{row}.png", "scan": png(row), "label": CYCLE[row]} for row in range(COUNT)]
     found = packed(rows, tmp_path / "dst")

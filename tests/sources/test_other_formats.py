@@ -95,7 +95,7 @@ WRITTEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "base64.csv": (
         lambda path: pd.DataFrame({"image": [base64.b64encode(png(0))]}).map(bytes.decode).to_csv(path),
-        "base64 text in column 'image': .* docs/packing.md shows the lines",
+        "base64 text or numbers in column 'image': .* docs/packing.md shows the lines",
     ),
 }
 """Files of pyarrow, SQLite, Zarr and pandas, and how each is refused."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from foreign_tables import COUNT, NAMES, Packed, beside_images, packed
+from foreign_tables import COUNT, NAMES, Packed, beside_images, packed, png
 from PIL import Image
 from sources_conformance import stored
 
@@ -538,6 +540,30 @@ def test_columns_of_0_and_1_of_which_a_row_has_two_are_noted(tmp_path: Path) -> 
     path = table(tmp_path, "path,MEL,NV,BCC\n0.png,1,1,0\n1.png,0,1,0\n2.png,0,0,1\n")
     (note,) = scan(path).account.notes
     assert note.startswith("no label: 3 columns with only 0 and 1 ('MEL', 'NV', 'BCC'): if they are classes")
+
+
+BASE64 = base64.b64encode(png(0)).decode()
+
+
+@pytest.mark.parametrize("value", [BASE64, [*png(0)], {"bytes": BASE64}, str(png(0))], ids=["64", "list", "{}", "str"])
+@pytest.mark.parametrize("name", ["t.csv", "t.json", "t.jsonl"])
+def test_the_content_of_images_is_refused_by_what_it_is(tmp_path: Path, name: str, value: Any) -> None:
+    frame = pd.DataFrame({"image": [BASE64 if name == "t.csv" and isinstance(value, dict) else value] * 2})
+    write = frame.to_csv if name == "t.csv" else partial(frame.to_json, orient="records", lines=name == "t.jsonl")
+    write(tmp_path / name)
+    with pytest.raises(SourceError, match=r"bytes of images as base64 text or numbers in column 'image': decode"):
+        scan(tmp_path / name)
+
+
+def test_objects_in_the_column_of_images_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = table(tmp_path, '{"image": {"src": "0.png"}, "label": 0}\n{"image": {"src": "1.png"}, "label": 1}', "t.json")
+    with pytest.raises(SourceError, match=r"objects or lists in column 'image', such as \{'src': '0.png'\}, and"):
+        open_source(path).scan()
+
+
+def test_json_with_an_object_per_line_is_a_table_whatever_its_ending(tmp_path: Path) -> None:
+    path = table(tmp_path, '{"image": "0.png", "label": 2}\n{"image": "1.png", "label": 1}\n', "t.json")
+    assert labels(path) == [2, 1]
 
 
 @pytest.mark.parametrize("form", ["{}", "[{}]"])

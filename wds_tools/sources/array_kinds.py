@@ -88,6 +88,11 @@ def of_items(items: Sequence[Any]) -> Rows:
     return Rows((len(items), *items[0].shape), items[0].dtype, read)
 
 
+def row_as_column(array: Any) -> Rows:
+    """Return an array [1, N] as one [N]."""
+    return Rows(array.shape[1:], array.dtype, lambda rows: np.asarray(array[0])[rows])
+
+
 def fields_of(
     records: Any, dtype: np.dtype[Any] | None = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:

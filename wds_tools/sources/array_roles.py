@@ -187,6 +187,9 @@ class ArrayRoles:
         self.image = self._find_image()
         self.images = self._arrays[self.image]
         self.layout = self._find_layout()
+        for name, array in self._arrays.items():
+            if array.shape == (1, self.images.shape[0]) and has_scalars(array_kinds.row_as_column(array)):
+                self._arrays[name] = array_kinds.row_as_column(array)  # as scipy.io.loadmat returns a vector
         self._used = {self.image: "image"}  # array -> what it is packed as
         others = {name: self._not_beside(name, array) for name, array in self._arrays.items() if name != self.image}
         self._left_out = {name: reason for name, reason in others.items() if reason}

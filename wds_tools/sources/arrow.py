@@ -43,6 +43,7 @@ _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS = 8
 _READ_ERRORS = (pa.ArrowException, ValueError, IndexError, KeyError, TypeError)
+_LOAD_IT = "load it with datasets, and pass the object to wds_tools.pack, which reads the files"
 _OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
 
 
@@ -138,7 +139,7 @@ class ArrowSource(RecordSource):
             data = values[name]
             if isinstance(data, dict):
                 path = data["path"]
-                values[name] = Excluded(f"a file name, {path!r}, without the bytes of the image") if path else None
+                values[name] = Excluded(f"a file name, {path!r}, without its bytes: {_LOAD_IT}") if path else None
             elif isinstance(data, bytes) and data and not sniff(data) and name != self.found_roles.image:
                 raise SourceError(f"column {name!r} has {len(data)} bytes, not an image")
         image = cells.get(self.found_roles.image)

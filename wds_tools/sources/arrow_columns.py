@@ -90,7 +90,9 @@ class Columns:
         if what == _BINARY:
             return Kind.BINARY
         if _has(kind, lambda one: _what(one) == _BINARY):
-            return Kind.SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else Kind.LOSSY
+            are_images = what == f"{_LISTS}structs" and _is_image(_inner(kind))
+            are_images |= what == f"{_LISTS}{_BINARY}" and any(map(_holds_images, filter(None, head())))
+            return Kind.SEVERAL_IMAGES if are_images else Kind.LOSSY
         return (
             Kind.LIST
             if what.startswith(_LISTS)
@@ -196,15 +198,18 @@ def _as_value_error() -> Iterator[None]:
 
 
 def lengths(column: pa.Array) -> list[int | None]:
-    """Return the number of bytes of each image or text; None for a row without one."""
+    """Return the number of bytes of each image, or of all images of a row; None for a row without one."""
     column = _plain(column)
     if pa.types.is_struct(column.type):
         column = _plain(pc.struct_field(column, "bytes"))
     if pa.types.is_null(column.type):
         return [None] * len(column)
-    is_list = _is_list_of_integers(column.type)
+    is_list = _inner(column.type) is not None
     found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
-    return found
+    if not is_list or _is_list_of_integers(column.type):
+        return found
+    parts = iter(lengths(column.flatten()))
+    return [sum(next(parts) or 0 for _ in range(count)) if count else None for count in found]
 
 
 def file_names(column: pa.Array) -> list[str | None]:
@@ -259,7 +264,7 @@ def _fit(one: str, other: str) -> bool:
 
 
 def _without_encoding(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):  # which becomes text
         return _without_encoding(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _without_encoding(kind.value_type)

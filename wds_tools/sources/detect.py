@@ -44,7 +44,7 @@ _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_IN_TREES)
 _PYTHON_KINDS = {"object", "stream"}
 _IN_FILES = ("webdataset", "dotted", "tar", "zip", "arrow", "parquet", "tfrecord")  # in folders of files
 _WITH_IMAGES = (".tar", *CODECS, ".zip", ".arrow", ".parquet", ".pq", ".tfrecord", ".tfrecords")
-_LIST_OF_OBJECTS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
+_OBJECTS_IN_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*\{|\{[^\n]*\}\r?\n\s*\{)")  # a list of them, or one per line
 
 
 def open_source(
@@ -292,7 +292,7 @@ def _is_table(path: str | Path) -> bool:
     if not str(path).lower().endswith(".json") or not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
-        return _LIST_OF_OBJECTS.match(file.read(HEAD_BYTES)) is not None
+        return _OBJECTS_IN_JSON.match(file.read(HEAD_BYTES)) is not None
 
 
 def _is_arrow(path: Path) -> bool:

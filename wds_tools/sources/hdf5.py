@@ -156,7 +156,7 @@ class _Tree:
         """Add a dataset, if it has data."""
         self._add_attributes(name, item)
         if item.is_virtual or item.external:
-            raise SourceError(f"{self._path}: {name!r} has its data in other files: copy the data into one")
+            raise SourceError(f"{self._path}: {name!r} is virtual, or has its data in other files: copy the data")
         try:
             dtype = item.dtype
         except TypeError as error:

@@ -32,6 +32,7 @@ _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
 _MAX_NAMES = 12  # columns that a message shows
+_NESTED = "has nested values"
 _WORD_OF_NAMES = re.compile("name|class|cls|label|categor|species|text")
 _PLURALS = {"entry": "entries"}
 
@@ -176,7 +177,7 @@ class LabelColumns:
             found = {name: one for name, one in found.items() if not one.is_constant or name in self._classes}
         if not found:
             notes = (
-                f"{self._part} {name!r} is not the label, because it {reason}: pass --label {name} if it is"
+                f"{self._part} {name!r} is not the label, because it {reason}: {_remedy(name, reason)}"
                 for name, reason in reasons.items()
                 if reason
             )
@@ -228,6 +229,10 @@ class LabelColumns:
                 f"such as {unnamed[0]}: the number is the class name"
             )
         return classes, tuple(notes)
+
+
+def _remedy(name: str, reason: str) -> str:
+    return f"pass --label {name} if it is" if reason != _NESTED else "write the label as a value of its own"
 
 
 class _Column:
@@ -287,7 +292,7 @@ class _Column:
         parsed: dict[Any, Label | _List | None] = {}
         for value in self._values:
             if isinstance(value, Mapping):
-                return "has nested values"
+                return _NESTED
             several = self._several(value)
             if several is not None:
                 found = _list_of(several)
@@ -466,7 +471,7 @@ def _list_of(value: Any) -> _List | str:
     """Return the labels of a sample that has several, or why a list is not one of labels."""
     values = value.tolist() if hasattr(value, "tolist") else list(value)
     if any(isinstance(entry, (list, tuple, Mapping)) for entry in values):
-        return "has nested values"
+        return _NESTED
     if any(isinstance(entry, float) and math.isfinite(entry) and entry != int(entry) for entry in values):
         return "has lists of numbers with fractions"
     return tuple(values)

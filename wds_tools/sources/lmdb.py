@@ -42,7 +42,7 @@ from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.tfrecord import parse_datum
-from wds_tools.sources.values import PICKLE, Excluded, is_text
+from wds_tools.sources.values import PICKLE, Excluded, is_text, name_text
 from wds_tools.wording import counted
 
 _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
@@ -546,7 +546,7 @@ def _by_msgpack(value: bytes | memoryview, *, raw: bool) -> Any:
 def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
     """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
     if isinstance(value, dict):
-        value = {_name_text(key): one for key, one in value.items()}
+        value = {name_text(key): one for key, one in value.items()}
         if {"nd", "type", "data"} <= value.keys():
             values[path] = _array(value)
             return
@@ -561,14 +561,10 @@ def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
         values[path] = Excluded("an extension type of msgpack")
 
 
-def _name_text(key: Any) -> str:
-    return path_text(key) if isinstance(key, bytes) else str(key)
-
-
 def _array(value: dict[str, Any]) -> Any:
     """Return an array or a number as msgpack-numpy stores it."""
     try:
-        dtype = np.dtype(_name_text(value["type"]))
+        dtype = np.dtype(name_text(value["type"]))
         flat = np.frombuffer(value["data"], dtype)
         found = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
     except (TypeError, ValueError, KeyError, IndexError):
@@ -594,6 +590,8 @@ def _reason(value: bytes) -> str:
         return "is empty"
     if _is_pickle(value):
         return "is a pickle, which is never read: write the encoded image itself as the value"
+    if value[:1] == b"{":
+        return "is an object in JSON, and belongs to no image: the bytes of images must not be base64"
     if is_text(value):
         return "belongs to no image with the same number or name in its key"
     return f"is not a {image_header.IMAGE_TYPES}: it starts with {value[:8]!r}"

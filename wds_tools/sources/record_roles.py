@@ -71,6 +71,7 @@ _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
 _TEXTS = {Kind.TEXT, Kind.MISSING}
 _NO_FLAGS = bytearray()
+_NO_IMAGES = {Kind.ARRAY, Kind.BINARY}
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -310,7 +311,8 @@ class Names:
             if images:
                 return known or images[0]
         preferred = source.preferred.get(IMAGE, ())
-        may_be = [one for one in self.kinds if one in preferred or self.kinds[one].keys() & {Kind.ARRAY, Kind.BINARY}]
+        others = {kind for kinds in self.kinds.values() for kind in kinds} - ALL_KINDS
+        may_be = [one for one, kinds in self.kinds.items() if one in preferred or kinds.keys() & {*_NO_IMAGES, *others}]
         known = self._usual_image(may_be)
         if known and self.kinds[known].keys() - {Kind.MISSING}:
             return known  # each record is skipped with its reason
@@ -318,13 +320,16 @@ class Names:
             raise pixels_error(where, pixels[0], source.part)
         if texts := self._usual_with(Kind.TEXT):
             raise self._no_bytes(texts[0])
-        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part)
+        nested = next((name for name, kinds in self.kinds.items() if Kind.LOSSY in kinds), None)
+        hint = f"; bytes in lists and structs, as in {nested!r}, must be values of their own" if nested else ""
+        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
 
     def _no_bytes(self, name: str) -> SourceError:
         return SourceError(
             f"{self.source.name}: {self.source.part} {name!r} has {self._described(name)}; images are bytes, or "
             "structs of bytes and path: paths and URLs are read with --from table (of a Parquet file), or from a CSV "
-            "or JSON Lines table; base64 must be decoded to bytes: docs/packing.md shows the lines"
+            "or JSON Lines table, and in Python pass the bytes; base64 must be decoded to bytes: docs/packing.md shows "
+            "the lines"
         )
 
     def _usual_with(self, kind: str) -> list[str]:

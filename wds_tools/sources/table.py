@@ -47,7 +47,7 @@ from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable, states_classes
 from wds_tools.sources.trees import client_of
-from wds_tools.sources.values import Kind, as_png, converted
+from wds_tools.sources.values import Kind, as_png, begins_like_an_image, converted
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.failures import clean_url
@@ -57,12 +57,22 @@ from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 _PIXELS = re.compile(r"[\[\s]*\d{1,3}([\s,;\[\]]+(\d{1,3}|\.\.\.)){63,}[\]\s]*")  # as text, in one column
-_BASE64 = re.compile(r"(data:image/[\w.+-]+;base64,)?(/9j/|iVBORw0KGgo|UklGR|R0lGOD)[A-Za-z0-9+/=\s]{50,}")
+_CONTENT = re.compile(  # base64, and bytes or a list of them as Python shows them
+    r"(data:image/[\w.+-]+;base64,)?(/9j/|iVBORw0KGgo|UklGR|R0lGOD)[A-Za-z0-9+/=\s]{50,}"
+    r"|b['\"](\\x89PNG|\\xff\\xd8|RIFF)|\[(137, 80, 78, 71|255, 216, 255), "
+)
 _NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 URL_BYTES = 150_000
 """Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
+
+
+def _is_content(value: Any) -> bool:
+    """Return whether a value is, or contains, the bytes of an image as text or numbers."""
+    if isinstance(value, dict):
+        return any(map(_is_content, value.values()))
+    return begins_like_an_image(value) if isinstance(value, list) else _CONTENT.match(str(value)) is not None
 
 
 def with_images(roles: Roles, more: Iterable[str]) -> Roles:
@@ -211,15 +221,21 @@ class TableSource(TableRows):
         found = usual_columns(IMAGE, names, self.columns, where=where)
         rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
         values = {name: [row.get(name) for row in rows] for name in found}
+        nested = [name for name in found if any(isinstance(value, (dict, list)) for value in values[name])]
         if IMAGE not in self.columns:  # objects and lists of JSON do not name files
-            found = [name for name in found if not any(isinstance(value, (dict, list)) for value in values[name])]
+            found = [name for name in found if name not in nested]
+        if encoded := [name for name in found or names if any(_is_content(row.get(name)) for row in rows)]:
+            raise SourceError(
+                f"{where} has the bytes of images as base64 text or numbers in column {encoded[0]!r}: decode them and "
+                "write the table as Parquet: docs/packing.md shows the lines"
+            )
         pixels = [name for name in names if any(_PIXELS.fullmatch(str(row.get(name))) for row in rows)]
         if pixels := pixels or pixel_columns(names):
             raise pixels_error(where, pixels[0])
-        if encoded := [name for name in found or names if any(_BASE64.match(str(row.get(name))) for row in rows)]:
+        if not found and nested:
             raise SourceError(
-                f"{where} has images as base64 text in column {encoded[0]!r}: decode them and write the table as "
-                "Parquet: docs/packing.md shows the lines"
+                f"{where} has objects or lists in column {nested[0]!r}, such as {str(values[nested[0]][0])[:60]}, and "
+                "images are named by paths or URLs as text: write these in a column"
             )
         if not found:
             raise self._no_image()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import codecs, image_header
 from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.sources.base import as_source_error
+from wds_tools.sources.inputs import path_text
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels that an image can have: grey, RGB, RGBA."""
@@ -311,12 +313,17 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else str(value, "utf-8")
 
 
+def name_text(name: Any) -> str:
+    """Return a key of a dictionary as text; bytes that are not UTF-8 become surrogate escapes."""
+    return path_text(name) if isinstance(name, bytes) else str(name)
+
+
 def for_json(value: Any) -> Any:
     """Return a value for JSON: NaN and infinity become null, and what JSON lacks becomes text."""
     if isinstance(value, (bytes, memoryview)):
         return text_of(value)
     if isinstance(value, dict):
-        return {str(name): for_json(one) for name, one in value.items()}
+        return {name_text(name): for_json(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [for_json(one) for one in value]
     if isinstance(value, float):
@@ -326,10 +333,12 @@ def for_json(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return a value of an object as a record has it: an array, or what `cell` returns."""
-    if hasattr(value, "detach"):  # a tensor
+    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
         return value
+    if isinstance(value, os.PathLike):
+        value = str(value)
     if value is None or isinstance(value, _KEPT):
         return cell(value)
     return Excluded(f"of the type {type(value).__name__}, which is not kept")
