@@ -286,7 +286,8 @@ def test_an_image_that_was_removed_after_the_listing_ends_packing(
 @pytest.mark.parametrize(
     ("source", "options", "error", "words"),
     [
-        ("bucket://{}/none", {}, SourceError, "contains neither images nor tar files"),
+        ("bucket://{}/none", {}, SourceError, "none does not exist or is empty: check the URL"),
+        ("bucket://{}/none", {"kind": "folder"}, SourceError, "none does not exist or is empty: check the URL"),
         ("bucket://{}/none.tar", {}, SourceError, "does not exist; check the URL"),
         ("bucket://{}/none-*.tar", {}, SourceError, "contains no tar files"),
         ("bucket://{}", {"kind": "parquet"}, OptionError, "parquet cannot be read from a URL; allowed are folder, tar"),
@@ -361,6 +362,27 @@ def test_shards_of_several_splits_are_not_mixed(
 def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -> None:
     with pytest.raises(OptionError, match="is inside the source"):
         wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "words"),
+    [
+        ("s3://bukcet/raw", None, "bukcet/raw does not exist: there is no bucket 'bukcet'"),
+        ("s3://bukcet", "folder", "there is no bucket 'bukcet'"),
+        ("s3://bukcet/raw/*.tar", None, "there is no bucket 'bukcet'"),
+        ("s3://bucket/rwa", None, "bucket/rwa does not exist or is empty"),
+        ("s3://bucket/rwa", "folder", "bucket/rwa does not exist or is empty"),
+        ("s3://bucket/notes", None, "contains neither images nor tar files"),
+        ("s3://bucket/notes/*.tar", None, "contains no tar files"),
+    ],
+)
+def test_a_misspelled_url_of_s3_is_told_from_one_without_images(
+    moto: str, tmp_path: Path, url: str, kind: str | None, words: str
+) -> None:
+    empty_s3(moto).pipe_file("bucket/notes/a.txt", b"text")
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
+    with pytest.raises(SourceError, match=words):
+        wt.pack(url, tmp_path / "out", **OPTIONS, kind=kind, storage_options=options)
 
 
 def test_worker_processes_pack_from_s3_to_s3(moto: str, bare: Path) -> None:

@@ -27,7 +27,7 @@ from wds_tools.sources.trees import RemoteTree, is_zip
 from wds_tools.storage import is_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.requests.listing import RemoteFile, list_objects
+from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, list_objects
 from wds_tools.wording import broken_url_remedy, counted
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
@@ -148,6 +148,7 @@ def _detect_remote(url: str, remote: RemoteOptions) -> tuple[str, dict[str, Remo
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote), None
     found = list_objects(url, remote)
+    check_not_empty(found, url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
         return "folder", found

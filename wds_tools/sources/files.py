@@ -47,7 +47,7 @@ from wds_tools.storage import Store, is_url, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.requests.listing import RemoteFile, find_object, list_objects
+from wds_tools.storage.requests.listing import RemoteFile, check_bucket, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
 _LOGS = {  # what folders have of whose Parquet files not all count -> the format, and what can write them
@@ -160,6 +160,7 @@ def find_remote_files(
     except FileNotFoundError as error:
         raise SourceError(f"{error}; check the URL") from None
     if not files:
+        check_bucket(root, remote)
         raise SourceError(f"{clean_url(root)} contains no {what} files: check the URL, and the format if you gave one")
     folder = f"{root.rstrip('/')}/"
     if all(file.url.startswith(folder) for file in files):

@@ -52,7 +52,7 @@ from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.requests.listing import RemoteFile, list_objects
+from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, list_objects
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
@@ -221,7 +221,9 @@ class RemoteTree(Tree):
 
     def _parts(self) -> Iterator[Sequence[File]]:
         listed, self._objects = self._objects, None
-        objects = sorted((list_objects(self.url, self.remote) if listed is None else listed).items())
+        listed = list_objects(self.url, self.remote) if listed is None else listed
+        check_not_empty(listed, self.url, self.remote)
+        objects = sorted(listed.items())
         shown = [(path, file) for path, file in objects if hidden_root(path) is None]
         self.stamp = stamp_of([file for _, file in shown])
         # Some tools create an object for each folder.

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from wds_tools.errors import MissingSourceError
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.fsspec_client import connect
@@ -18,6 +19,7 @@ LISTS = 32
 """Folders of a bucket that are listed at the same time."""
 
 _BY_PREFIX = {"s3", "s3a", "memory"}  # a listing of a folder is one request, and several may run in threads
+_BUCKETS = dict.fromkeys(["s3", "s3a", "gs", "gcs"], "bucket") | dict.fromkeys(["abfs", "abfss", "az"], "container")
 _LEVELS = 3  # of folders that are listed to find enough of them
 _MOST_FOLDERS = 20_000
 _Result = TypeVar("_Result")
@@ -65,6 +67,35 @@ def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
         for below in pool.map(lister.find, folders):
             found |= below
     return {path: _file(f"{url.rstrip('/')}/{path}", info) for path, info in found.items()}
+
+
+def check_bucket(url: str, remote: RemoteOptions) -> None:
+    """Check that the bucket of a URL exists, below which nothing was found.
+
+    Raises:
+        MissingSourceError: There is none.
+    """
+    kind = _BUCKETS.get(url.partition("://")[0].lower())
+    if kind is None:
+        return
+    system, root = connect(RemoteFolder.of(url, remote))
+    bucket = root.lstrip("/").partition("/")[0]
+    if not system.exists(bucket):
+        raise MissingSourceError(
+            f"{clean_url(url)} does not exist: there is no {kind} {bucket!r}, or these credentials cannot see it; "
+            f"check the name of the {kind}, the endpoint and the credentials"
+        )
+
+
+def check_not_empty(found: Mapping[str, RemoteFile], url: str, remote: RemoteOptions) -> None:
+    """Check that there are objects below a URL.
+
+    Raises:
+        MissingSourceError: There are none.
+    """
+    if not found:
+        check_bucket(url, remote)
+        raise MissingSourceError(f"{clean_url(url)} does not exist or is empty: check the URL")
 
 
 def _divided(lister: _Lister) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
