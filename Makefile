@@ -112,9 +112,10 @@ $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@$(BIN)/wds-tools --version
 	@touch $@
 
-$(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
+$(VENV)/installed-test: pyproject.toml tests/install_browser.py $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python tests/install_browser.py
 	@$(BIN)/wds-tools --version
 	@touch $(VENV)/installed $@
 
