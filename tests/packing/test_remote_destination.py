@@ -30,6 +30,7 @@ from wds_tools.packing import packer, planning, stored_plan
 from wds_tools.packing.remote_destination import UPLOADS, spool_folder
 from wds_tools.storage import upload
 from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.upload import Bucket
 
 REPOSITORY = Path(__file__).parents[2]
 # Plan, its manifest and its listing; index, shard and report of five; report of the empty one; skipped files, card,
@@ -626,6 +627,22 @@ def test_shards_of_another_plan_that_a_task_began_at_the_same_moment_are_not_use
     wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
     wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
     assert contents(bucket / "train") == whole
+
+
+def test_a_plan_that_another_task_writes_at_the_same_moment_stays_on_azure(bucket, monkeypatch):
+    original = Bucketful.put_file
+
+    def put_file(self: Any, lpath: str, rpath: str, delimiter: str = "/", overwrite: bool = True, **more: Any) -> None:
+        if not (target := Path(rpath)).exists():
+            target.parent.mkdir(parents=True)
+            target.write_bytes(b"of another task")
+        if not overwrite:
+            raise FileExistsError
+        original(self, lpath, rpath, **more)
+
+    monkeypatch.setattr(Bucketful, "put_file", put_file)
+    Bucket(url_of(bucket)).create(".packing/plan.json", b"of this task")
+    assert Bucket(url_of(bucket)).read(".packing/plan.json") == b"of another task"
 
 
 def test_a_task_whose_plan_was_replaced_at_the_same_moment_ends_with_an_error(src, bucket):

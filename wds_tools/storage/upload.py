@@ -181,11 +181,15 @@ class Bucket:
             file.write(data)
             file.flush()
 
+            accepted = inspect.signature(self._system.put_file).parameters
+            conditions = {"mode": "create", "overwrite": False}  # the latter for Azure
+            condition = {name: value for name, value in conditions.items() if name in accepted}
+
             def upload(path: str) -> None:
                 with suppress(FileExistsError):
-                    self._system.put_file(file.name, path, mode="create")
+                    self._system.put_file(file.name, path, **condition)
 
-            if "mode" in inspect.signature(self._system.put_file).parameters:
+            if condition:
                 with suppress(FileNotFoundError, StoreError):  # a store that does not know the condition
                     self._request(name, upload)
         if self.read(name) is None:
