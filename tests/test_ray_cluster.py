@@ -251,3 +251,111 @@ def test_batches_of_workers_on_two_nodes_are_those_of_this_process(cluster, pack
     stats = json.loads(ours.stderr.splitlines()[-1].partition("} ")[0] + "}")
     assert stats["stage_seconds"]["transform"] > 0.005 * stats["samples"]
     assert stats["waits"]["transform"] > stats["waits"]["hand_over"]
+
+
+@pytest.mark.torture
+def test_a_node_is_killed_and_one_is_added_in_an_epoch_and_the_run_is_resumed(cluster, packed, tmp_path):
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    first, _ = cluster.add_node(num_cpus=2), cluster.add_node(num_cpus=2)
+    options = {**LOADER, "batch_size": 16, "sample_transform": None}
+    process = train(ours, packed, ELSEWHERE, options=options, epochs=2, pause=3)
+    wait_for((ours / "paused").exists)
+    cluster.remove_node(first, allow_graceful=False)
+    cluster.add_node(num_cpus=2)
+    (ours / "continue").touch()
+    found = digests(process)
+    assert "is lost" in process.stderr
+    expected = digests(train(tmp_path, packed, "0", options=options, epochs=2))
+    assert found == expected
+    part = digests(train(ours, packed, ELSEWHERE, options=options, leave=4))
+    resumed = digests(train(ours, packed, ELSEWHERE, options=options, epochs=2, resume="state.json"))
+    assert part + resumed == expected
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transform": "pairs"},
+        {"on_error": "replace", "max_errors": 3},
+        {
+            "fields": "{'image': wt.Image(view=wt.CenterCrop(32)), 'wide': wt.Image(), 'label': wt.Label()}",
+            "batch_size": 36,
+        },
+        {"fields": "{'image': wt.Image(view=wt.Resize(32), pad=0), '__key__': wt.Key()}"},
+        {"fields": "('image', 'label')", "view": "None"},
+        {"view": "wt.Mosaic(48)", "batch_size": 15},
+    ],
+    ids=["late-layout", "replaced", "two-images", "padded", "lists", "partners"],
+)
+def test_other_kinds_of_batches_are_those_of_this_process(cluster, packed, tmp_path, changes):
+    for _ in range(2):
+        cluster.add_node(num_cpus=2)
+    options = {**LOADER, **changes}
+    if "Image(" in options["fields"]:
+        del options["view"], options["transform"]
+    data = tmp_path / "data"
+    shutil.copytree(packed, data)
+    if "on_error" in changes:
+        shard = next(data.glob("*.tar"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    ours, theirs = (train(tmp_path, data, workers, options=options) for workers in (ELSEWHERE, "0"))
+    assert digests(ours) == digests(theirs)
+    assert ("replaced" in ours.stderr) == ("replaced" in theirs.stderr) == ("on_error" in changes)
+
+
+@pytest.mark.torture
+def test_what_a_transform_raises_and_a_transform_that_ends_its_process(cluster, packed, tmp_path):
+    cluster.add_node(num_cpus=2)
+    process = train(tmp_path, packed, "wt.RayWorkers(2)", options={**LOADER, "transform": "fails"})
+    local = train(tmp_path, packed, "2", options={**LOADER, "transform": "fails"})
+    assert process.wait() == local.wait() == 1
+    assert process.stderr.splitlines()[-1] == local.stderr.splitlines()[-1]
+    assert "raised in a worker" in process.stderr
+    process = train(tmp_path, packed, "wt.RayWorkers(2)", options={**LOADER, "transform": "ends"})
+    assert process.wait() == 1
+    assert "3 workers were lost with one task" in process.stderr
+
+
+@pytest.mark.torture
+def test_what_a_node_of_a_loader_lacks_is_named_with_the_node(cluster, packed, tmp_path):
+    process = train(tmp_path, packed, "wt.RayWorkers(2)", stall_seconds=3)
+    assert process.wait() == 1
+    assert (
+        "there was no worker for 3 s (stall_seconds=): RayWorkers(count=2, num_cpus=1) needs 1 CPUs" in process.stderr
+    )
+    missing = tmp_path / "missing"
+    (missing / "wds_tools").mkdir(parents=True)
+    (missing / "wds_tools/__init__.py").write_text("raise ImportError('No module named wds_tools')\n")
+    cluster.add_node(num_cpus=2, env_vars={"PYTHONPATH": str(missing)})
+    process = train(tmp_path, packed, "wt.RayWorkers(2)")
+    assert process.wait() == 1
+    name = os.uname().nodename
+    assert f"{name} cannot import wds_tools (No module named wds_tools): install the same version" in process.stderr
+
+
+@pytest.mark.torture
+def test_nothing_is_left_in_ray_after_ctrl_c(cluster, packed, tmp_path):
+    cluster.add_node(num_cpus=2)
+    process = train(tmp_path, packed, "wt.RayWorkers(1)", pause=1)
+    wait_for((tmp_path / "paused").exists)
+    assert len(workers_of_ray()) == 1
+    process.send_signal(signal.SIGINT)
+    assert process.wait() != 0
+    assert "KeyboardInterrupt" in process.stderr
+    wait_for(lambda: not workers_of_ray())
+
+
+def workers_of_ray():
+    """Return the ids of the processes that run a worker of a loader."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"ray::task"):
+                found.append(path.parent.name)
+        except OSError:
+            pass
+    return found

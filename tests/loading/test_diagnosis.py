@@ -78,6 +78,29 @@ def test_the_cores_limit_the_number_of_workers():
     assert "; num_workers=6 instead of 0 would help, but 6 cores" in report(replace(stats, workers=0), few)
 
 
+def test_other_machines_are_named_if_they_pay():
+    def remedy(cores, milliseconds, step=69.0, **changes):
+        """Return the end of the sentence for a transform that takes some milliseconds, and crops of 224 pixels."""
+        waits, work = {"transform": 31.0}, {"transform": 25.6 * milliseconds}
+        stats = stats_of(workers=cores, step=step, waits=waits, work=work)
+        return report(stats, replace(SETTING, cores=cores, sample_bytes=150_528, **changes)).partition("rank are ")[2]
+
+    other = "used: use a cheaper transform=, or do its work on the device in batch_transform="
+    assert remedy(2, 6.0) == f"{other}, or decode on other machines with num_workers=RayWorkers(3)"
+    # 4 cores at 7 ms: half of them receive 28,571 images/s, the line carries 20,760, which are 146 workers
+    assert remedy(4, 7.0, step=0.0) == f"{other}, or decode on other machines with num_workers=RayWorkers(146)"
+    # 32 cores at 1.1 ms decode 29,000 images/s here
+    limited = f"{other}; decoding on other machines would not pay, because "
+    assert remedy(32, 1.1, step=0.0) == f"{limited}the network would limit it"
+    assert remedy(2, 0.3, step=0.0) == f"{limited}the cores that receive would limit it"
+    stats = stats_of(workers=2, waits={"transform": 31.0}, work={"transform": 256.0})
+    there = replace(SETTING, cores=1, is_elsewhere=True)
+    assert report(stats, there).endswith("; 3 more workers would cover it")
+    ended = replace(stats, step_seconds=0.0)
+    assert report(ended, there).endswith("; more workers would help")
+    assert report(ended, replace(there, sample_bytes=150_528)).endswith("; more workers would help, up to 72 in all")
+
+
 def test_a_loop_without_a_training_step_cannot_be_covered_by_workers():
     stats = stats_of(step=0.0, waits={"decoding": 100.0}, work={"decode": 400.0})
     assert workers_needed(stats) is None

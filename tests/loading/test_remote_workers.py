@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import os
 import pickle
 import socket
 import struct
@@ -13,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from wds_tools import LoaderError, WorkerError
+from wds_tools import LoaderError, StoreError, WorkerError
 from wds_tools.loading.workers import proof, remote_hub
 from wds_tools.loading.workers.remote_pool import RemotePool
 from wds_tools.loading.workers.remote_worker import run_remote_worker
@@ -270,6 +271,15 @@ def test_an_error_of_a_task_is_raised_as_with_local_workers(pool, placement):
     with pytest.raises(KeyError, match="no 3") as caught:
         results(pool, [3])
     assert "raised in a worker" in caught.value.__notes__[0]
+
+
+def test_an_error_of_the_storage_names_the_machine(pool, placement):
+    def fail(_):
+        raise StoreError("no access to s3://bucket")
+
+    placement.add_worker(fail)
+    with pytest.raises(StoreError, match=f"^on {os.uname().nodename}: no access to s3://bucket\n"):
+        results(pool, [3])
 
 
 def test_no_worker_and_a_stalled_worker_are_errors(placement, host):

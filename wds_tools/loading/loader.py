@@ -121,7 +121,13 @@ class Loader(OnlyIterable):
         self._agreement = Agreement(opened.ranks)
         self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
         self._monitor = Monitor(
-            opened, autoscaler, options.device, errors=self._errors, progress=progress, report_to=report_to
+            opened,
+            autoscaler,
+            options.device,
+            errors=self._errors,
+            progress=progress,
+            report_to=report_to,
+            is_elsewhere=options.elsewhere is not None,
         )
         self._meter = self._monitor.meter
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.

@@ -26,6 +26,7 @@ from wds_tools.loading.pipeline.diagnosis import Diagnosis, Setting, diagnose, h
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter, PeriodStats, StatsReader
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog
+from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.order.planner import EpochPlan
 from wds_tools.packing.plan import are_crop_ready
 from wds_tools.reporting import MAX_ADVICE, MAX_EVENTS, Reporter, dataset_label, identity, label
@@ -59,6 +60,7 @@ class Monitor:
         errors: ErrorLog,
         progress: bool,
         report_to: str | None,
+        is_elsewhere: bool = False,
     ) -> None:
         self.meter = Meter(autoscaler, opened.shards)
         self._reader = self.meter.reader()
@@ -73,6 +75,8 @@ class Monitor:
             has_one_size=opened.recipe.has_slots,
             is_crop_ready=are_crop_ready(manifest.source),
             device=str(device),
+            sample_bytes=_sample_bytes(opened.recipe),
+            is_elsewhere=is_elsewhere,
         )
         self._diagnose = partial(diagnose, setting=setting)
         if report_to:
@@ -134,6 +138,14 @@ class Monitor:
         self._shown = None
         for output in self._outputs:
             output.end()
+
+
+def _sample_bytes(recipe: Recipe) -> int:
+    """Return the bytes of the tensors of a sample, 0 if they are not known."""
+    if (layouts := recipe.layouts) is not None:
+        return max(sum(spec.bytes for spec in layout.specs) for layout in layouts)
+    shape = recipe.view and recipe.view.shape
+    return 3 * shape[0] * shape[1] if shape else 0
 
 
 class StatsOutput(Protocol):

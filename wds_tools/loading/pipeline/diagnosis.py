@@ -16,6 +16,10 @@ _WORK = ("read", "verify", "slice", "decode", "resize", "write", "transform", "o
 _MIN_SHARE = 0.01  # smaller causes are not listed
 _MARGIN = 1.1  # workers are not all busy all the time
 _FAR_LARGER = 4  # pixels of the smallest image, divided by pixels of the view
+_RECEIVING_SECONDS = 70e-6 / 150_528  # for a byte that a worker on another machine has sent
+_RECEIVING_CORES = 0.5  # share of the cores of this rank that may receive
+_LINE_BYTES = 25e9 / 8  # in a second, assumed
+_MIN_GAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Setting:
         read_ahead_bytes: Bytes of a remote dataset that are read before they are needed.
         has_large_images: Whether the images have far more pixels than the view.
         has_one_size: Whether the view gives all images of a batch one size.
+        sample_bytes: Bytes of the tensors of a sample; 0 if they are not known.
+        is_elsewhere: Whether the workers are on other machines.
     """
 
     cores: int
@@ -36,6 +42,8 @@ class Setting:
     has_one_size: bool
     is_crop_ready: bool
     device: str
+    sample_bytes: int = 0
+    is_elsewhere: bool = False
 
 
 def has_large_images(manifest: Manifest, view: AnyView | None) -> bool:
@@ -94,16 +102,45 @@ def _more_workers(stats: PeriodStats, setting: Setting, *, otherwise: str) -> st
     needed = workers_needed(stats)
     if needed is not None and needed <= stats.workers:
         return "the workers are fast enough on average: a larger prefetch_factor= evens out slow batches"
-    if needed is not None and needed <= setting.cores:
+    if setting.is_elsewhere:
+        most = _most_elsewhere(stats, setting)
+        if needed is None or (most and needed > most):
+            return f"more workers would help{f', up to {most} in all' if most else ''}"
+    if needed is not None and (needed <= setting.cores or setting.is_elsewhere):
         more = needed - stats.workers
         return f"{more} more worker{'s' if more > 1 else ''} would cover it" if stats.workers else _from_zero(needed)
     cores = counted(setting.cores, "core")
+    otherwise += _elsewhere(stats, setting, needed)
     if stats.workers < setting.cores:
         helped = (
             f"{setting.cores - stats.workers} more would help" if stats.workers else _from_zero(setting.cores, "help")
         )
         return f"{helped}, but {cores} for this rank do not cover it: {otherwise}"
     return f"all {cores} for this rank are used: {otherwise}" if setting.cores > 1 else f"{cores} is used: {otherwise}"
+
+
+def _elsewhere(stats: PeriodStats, setting: Setting, needed: int | None) -> str:
+    """Return whether it pays to load on other machines, if that is known; decision 0102 has the arithmetic."""
+    most = _most_elsewhere(stats, setting)
+    if not most:
+        return ""
+    if most < _MIN_GAIN * setting.cores:
+        limit = "the network" if _received_bytes(setting) > _LINE_BYTES else "the cores that receive"
+        return f"; decoding on other machines would not pay, because {limit} would limit it"
+    return f", or decode on other machines with num_workers=RayWorkers({min(needed or most, most)})"
+
+
+def _most_elsewhere(stats: PeriodStats, setting: Setting) -> int:
+    """Return how many workers elsewhere this rank and the network can serve; 0 if it is not known."""
+    if not setting.sample_bytes or not stats.samples:
+        return 0
+    work = sum(stats.stage_seconds[name] for name in _WORK) / stats.samples
+    return math.ceil(min(_received_bytes(setting), _LINE_BYTES) / setting.sample_bytes * work)
+
+
+def _received_bytes(setting: Setting) -> float:
+    """Return how many bytes this rank can receive in a second."""
+    return setting.cores * _RECEIVING_CORES / _RECEIVING_SECONDS
 
 
 def _from_zero(workers: int, effect: str = "cover it") -> str:

@@ -33,7 +33,7 @@ LENGTH = struct.Struct("<Q")
 """Begins a task: the length of its pickle."""
 MAX_MESSAGE_BYTES = 4 << 30
 """Maximum length of what a result has besides the memory that its task is for."""
-MOST_UNPROVEN = 64
+MOST_UNPROVEN = 256
 """Maximum number of peers that have not proved themselves; the oldest one makes way."""
 
 _TICK_SECONDS = 0.5  # between two looks at deadlines and at what places the workers
