@@ -150,6 +150,14 @@ def test_the_bars_of_the_classes_are_conditions_or_places_in_the_class_list(url:
     assert kinds == {True, False}
 
 
+def test_one_bar_is_narrow_and_named_by_its_range(url: str) -> None:
+    text = page(url, "/datasets/many?tab=glance")
+    chart = text[text.index("<h2>Bytes of my-text.txt</h2>") :]
+    chart = chart[: chart.index("</figure>")]
+    assert re.findall(r'class="area" x="(\S+)" y="0" width="(\S+)"', chart) == [("0.00", "50.00")]
+    assert "<figcaption><span>7 B to 8 B</span>" in chart
+
+
 def test_the_fields_have_their_samples_and_sizes(url: str, indexes: list[Index]) -> None:
     rows = re.findall(
         r'<tr><th scope="row">(.*?)</th><td class="number">(.*?)</td>', page(url, "/datasets/many?tab=glance")

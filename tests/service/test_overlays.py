@@ -359,6 +359,7 @@ def test_the_grid_of_samples_without_images_shows_their_text_or_the_names_of_the
     shown = [re.findall(r'class="frame text">(.*?)</span><span class="key"', one) for one in samples]
     assert shown == [[SCRIPT], ['{"who": 1}'], ["npy, cls"], ["bin"]]
     assert not any("<img" in one for one in samples)
+    assert "<aside" not in request(url, "/datasets/words").body.decode()  # there are no classes
 
 
 def run_code(url: str, path: str, folder: Path) -> str:

@@ -70,12 +70,16 @@ def test_each_problem_has_a_link_to_its_samples(url: str, dataset: Path) -> None
         assert f"<b>{len(problem.samples)}</b> sample" in page(url, link)
 
 
-def test_clusters_are_shown_as_pictures(url: str, dataset: Path) -> None:
+def test_clusters_are_shown_as_pictures_and_so_are_other_samples(url: str, dataset: Path) -> None:
     text = searched(url, "/datasets/wrong?tab=problems")
-    copies = next(one for one in find_problems(read_columns(open_shards(dataset))) if one.name == "copies")
+    problems = {one.name: one for one in find_problems(read_columns(open_shards(dataset)))}
+    copies = problems["copies"]
     first = re.findall(r'<ul class="cluster" aria-label="Cluster 1">(.*?)</ul>', text, re.DOTALL)[0]
     assert re.findall(r'src="/thumbnails/wrong/(\d+)"', first) == list(map(str, copies.clusters[0]))
     assert request(url, f"/thumbnails/wrong/{copies.clusters[0][0]}").headers["Content-Type"] == "image/jpeg"
+    blank = text[text.index("Of one colour") :]
+    shown = re.findall(r'src="/thumbnails/wrong/(\d+)"', blank[: blank.index("</ul>")])
+    assert shown == list(map(str, problems["blank"].samples.tolist()))
 
 
 def test_class_names_are_escaped(url: str) -> None:

@@ -285,6 +285,8 @@ def test_the_page_of_a_run_has_charts_of_two_runs_and_escapes_their_names(few: P
     assert "&lt;b&gt;fast" in page
     assert page.count('class="line first"') == page.count('class="line second"') == 3
     assert {"cause-decoding", "cause-storage"} <= set(page.split('"'))
+    assert re.findall(r'class="dot (\S+)"', page) == ["cause-storage", "cause-decoding"]
+    assert "causes of slow &amp; steady:" in page
     assert 'class="line second"' not in alone
     assert [point["images_per_second"] for point in points["points"]] == [500.0] * len(points["points"])
 

@@ -22,6 +22,7 @@ CHART_WIDTH, CHART_HEIGHT = 300.0, 100.0
 _MAX_BARS = 24
 _MORE_BARS = 6  # that the longest values may take; if they do not fit, they share one bar without an end
 _TAIL = 0.01  # share of the samples at each end that does not determine the scale
+_LEAST_BARS = 6  # for whose number the bars of a histogram are narrow enough
 _MAX_FIELD_CHARTS = 6
 _LEAST_HEIGHT = 1.5  # of a bar that is not empty
 
@@ -146,7 +147,7 @@ def _chart(
 ) -> dict[str, Any]:
     """Return a histogram: its bars with their places in user units, and the ends of its scale."""
     most = max((bar.count for bar in bars), default=0) or 1
-    width = CHART_WIDTH / max(1, len(bars))
+    width = CHART_WIDTH / max(_LEAST_BARS, len(bars))
     plural = "classes" if noun == "class" else f"{noun}s"
     drawn = []
     for place, bar in enumerate(bars):
@@ -168,6 +169,8 @@ def _chart(
     first, last = bars[0], bars[-1]
     low = text(first.low) if first.low is not None else f"below {text(first.high or 0)}"
     high = text(last.high) if last.high is not None else f"{text(last.low or 0)} and more"
+    if len(bars) < _LEAST_BARS:  # the scale ends with the last bar
+        low, high = _range(Bar(first.low, last.high, 0), text), ""
     return {"title": title, "bars": drawn, "low": low, "high": high, "most": f"{most:,} {plural}"}
 
 

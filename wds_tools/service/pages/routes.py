@@ -301,7 +301,7 @@ class PageRoutes:
 
     async def _sample_page(self, request: web.Request, opened: Opened, sample: int, state: State) -> web.Response:
         if sample >= opened.manifest.samples:
-            return self._error(404, f"the dataset has {counted(opened.manifest.samples, 'sample')}")
+            return self._error(404, f"no sample {sample}: the dataset has {counted(opened.manifest.samples, 'sample')}")
         row, stored, shard = await self._browser.sample(opened, sample)
         fields = []
         for one in stored[:_MAX_FIELDS]:

@@ -15,7 +15,7 @@ from wds_tools.errors import StoreError
 from wds_tools.service.access import ANY_TOKEN, GRANT, Route
 from wds_tools.service.history import POINT_SECONDS, Event, PastRun, Point, RunHistory
 from wds_tools.service.responses import error_response, json_response
-from wds_tools.stages import CAUSES, cause_name
+from wds_tools.stages import CAUSES
 from wds_tools.wording import counted
 
 RUNS_PER_PAGE = 100
@@ -79,7 +79,6 @@ class RunRoutes:
             others=[one for one in others if one.id != run.id],
             events=shown[0].events,
             charts=charts(shown),
-            causes=[(cause, cause_name(cause)) for cause in CAUSES],
             point_seconds=POINT_SECONDS,
         )
 
