@@ -406,7 +406,7 @@ KINDS: dict[str, Format] = {
         "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed",
     ),
     "litdata": Format(
-        "litdata:LitDataSource",
+        "chunks:LitDataSource",
         has_index_of("chunks"),
         "LitData: `index.json` and `chunk-*.bin`, plain or compressed",
     ),
