@@ -531,6 +531,30 @@ def _of_feature(feature: Any, name: str) -> Any:
     return getattr(feature, name, None)
 
 
+def column_of(place: str, names: Iterable[str]) -> str | None:
+    """Return the column that has a place such as ``objects.category``."""
+    return next((name for name in names if place == name or place.startswith(f"{name}.")), None)
+
+
+def renumbered(values: Mapping[str, Any], changes: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """Return values with other class numbers, by their place in the values: number -> number."""
+    found = dict(values)
+    for place, new in changes.items():
+        if (name := column_of(place, found)) is not None:
+            found[name] = _renumbered(found[name], place.removeprefix(name).split(".")[1:], new)
+    return found
+
+
+def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
+    if isinstance(value, list):
+        return [_renumbered(one, path, new) for one in value]
+    if not path:
+        return new.get(value, value)
+    if isinstance(value, dict) and path[0] in value:
+        return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
+    return value
+
+
 def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
 

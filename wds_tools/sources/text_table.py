@@ -13,15 +13,21 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from wds_tools.errors import SourceError
-from wds_tools.sources.arrow_columns import columns_of_parquet, rows_of_parquet
+from wds_tools.sources.arrow import features_of, has_binary
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
+from wds_tools.sources.label_choice import class_lists_of
+from wds_tools.sources.values import Excluded, cell
 
 MORE = "\n"
 """Key of the values of a row that no column is for; a column of CSV has no such name."""
@@ -35,6 +41,7 @@ _SEPARATORS = ",;\t|"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # as Excel reads it
 _PARQUET = b"PAR1"
+_NO_BYTES = Excluded("binary, which is not read from a table of files")
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -170,7 +177,7 @@ class TextTable:
             self._is_parquet = head.startswith(_PARQUET)
             if self._is_parquet:
                 self.encoding, self.is_whole, self.is_json = "utf-8", True, True
-                self.columns, self.class_lists = columns_of_parquet(self.content())
+                self.columns, self.class_lists = _columns_of_parquet(self.content())
                 return
             bom = next((name for mark, name in _BOMS if head.startswith(mark)), None)
             self.encoding = encoding or bom or "utf-8"
@@ -232,7 +239,7 @@ class TextTable:
                     "CSV or JSON Lines in UTF-8, which are read row by row"
                 )
             if self._is_parquet:
-                return rows_of_parquet(data)
+                return _rows_of_parquet(data)
             try:
                 text = data.decode(self.encoding).removeprefix("\ufeff")
             except UnicodeError as error:
@@ -340,3 +347,29 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
 def states_classes(table: TextTable) -> bool:
     """Return whether a table has the name of Roboflow's, whose columns of 0 and 1 are classes."""
     return table.path.name == ONE_HOT_NAME
+
+
+def _columns_of_parquet(data: bytes) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the columns of a Parquet file, and the class names of those that have them."""
+    with _as_value_error():
+        schema = pq.read_schema(io.BytesIO(data))
+    return schema.names, class_lists_of(features_of(schema))
+
+
+def _rows_of_parquet(data: bytes) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file, without values that are or contain bytes, which may be large."""
+    with _as_value_error():
+        file = pq.ParquetFile(io.BytesIO(data))
+        binary = [one.name for one in file.schema_arrow if has_binary(one.type)]
+        names = [name for name in file.schema_arrow.names if name not in binary]
+        empty = dict.fromkeys(binary, _NO_BYTES)
+        rows = file.read(names).to_pylist() if names else [{}] * file.metadata.num_rows
+        return [{**cell(row), **empty} for row in rows]
+
+
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"it is not valid Parquet: {error}") from error
