@@ -127,9 +127,8 @@ def test_pack_splits_prints_the_account_of_each_folder(six_photos: Path, tmp_pat
     for split in ("train", "val"):
         shutil.copytree(six_photos, tmp_path / "src" / split)
     done = preloaded.command("pack", tmp_path / "src", tmp_path / "dst", "--split", "folders")
-    assert done.stderr.splitlines() == [
-        f"{tmp_path}/src/{split}: 6 images, 2 classes (cat, fig)" for split in ("train", "val")
-    ]
+    accounts = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert accounts == [f"{tmp_path}/src/{split}: 6 images, 2 classes (cat, fig)" for split in ("train", "val")]
 
 
 def test_names_of_the_source_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -620,9 +620,9 @@ def test_strict_names_bad_files_found_by_listing_and_by_reading(
     words = [r"5 files cannot be packed: 'k/cut.jpg' ", "'k/empty.jpg' is empty", "'k/huge.png' ", "'k/readme.txt' "]
     with pytest.raises(SourceError, match=".*".join(words)):
         pack(mixed, tmp_path / "dst", strict=True, images="keep")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.records[-1].getMessage() == (
         "2 files cannot be packed: nothing will be packed; reading the other files to find all such files"
-    ]
+    )
     assert not (tmp_path / "dst").exists()
 
 

@@ -241,3 +241,30 @@ def test_files_about_the_images_of_an_archive_are_named_too(src: Path, tmp_path:
     FRAME.to_csv(tmp_path / "zip" / "list.csv.gz", index=False)
     [note] = notes(tmp_path / "zip")
     assert note.startswith("'list.csv.gz' is compressed, and so not read: decompress it first")
+
+
+def test_files_next_to_images_with_their_names_are_noted(src: Path) -> None:
+    """300-W has the landmarks of 1.png in 1.pts."""
+    for row in range(COUNT):
+        (src / "images" / f"{row}.pts").write_text("version: 1\nn_points: 68\n")
+    note = "'images/0.pts' (and 5 other files) has the name of an image next to it, and is not read: rename such files"
+    assert any(one.startswith(note) for one in notes(src))
+
+
+def test_masks_next_to_a_named_folder_are_noted(src: Path) -> None:
+    assert notes(src / "images") == []
+    shutil.copytree(src / "images", src / "masks")
+    note = f"'{src}/masks/0.png' is a mask of 'images/0.png', and is not read: pack {src} to pack masks too"
+    assert notes(src / "images") == [note]
+    assert wt.pack(src, src.parent / "dst", dry_run=True).account.attached == {"field mask.png": COUNT}
+
+
+def test_an_archive_of_another_kind_next_to_archives_is_an_error(src: Path) -> None:
+    shutil.make_archive(str(src / "ant"), "gztar", src / "images")
+    shutil.make_archive(str(src / "cow"), "zip", src / "images")
+    shutil.rmtree(src / "images")
+    with pytest.raises(SourceError, match=r"is read as tar, and 'cow.zip' in it is another archive: pack one of them"):
+        notes(src)
+    account = wt.pack(src, src.parent / "dst", kind="tar", dry_run=True).account
+    assert account.packed == COUNT
+    assert account.notes == ["'cow.zip' is an archive next to what is packed, and is not read: pack it on its own"]

@@ -628,15 +628,11 @@ def test_masks_next_to_voc_files_are_fields(tmp_path):
             ("COVID", "Normal"), {"mask.png": 8},
         ),  # COVID-QU
         (["a/images/{}.jpg", "a/masks/{}.png"], (), {"mask.png": 4}),
-        (["Training_Data/{}.jpg", "Training_GroundTruth/{}_segmentation.png"], (), None),
+        (["Training_Data/{}.jpg", "Training_GroundTruth/{}_segmentation.png"], (), {"mask.png": 4}),  # ISIC
     ],
 )  # fmt: skip
 def test_class_folders_of_images_with_masks_are_labels(names, classes, fields, tmp_path):
     src = tree_of_masks(tmp_path / "src", *names)
-    if fields is None:
-        with pytest.raises(SourceError, match="pass --from masks"):
-            wt.pack(src, tmp_path / "out")
-        fields = {"mask.png": 4}
     report = wt.pack(src, tmp_path / "out", images="keep", kind="masks")
     assert report.manifest.classes == classes
     assert not report.skipped
@@ -673,6 +669,9 @@ def test_several_masks_for_an_image_are_an_error(names, tmp_path):
         ("{}_sat.jpg", "{}_mask.png", "mask.png"),
         ("{}.jpg", "{}_lab.png", "mask.png"),
         ("{}.png", "{}_GT.png", "mask.png"),
+        ("train_{}.bmp", "train_{}_anno.bmp", "mask.png"),  # GlaS
+        ("PNGImages/{}.png", "PedMasks/{}_mask.png", "mask.png"),  # Penn-Fudan
+        ("images/10k/train/{}.jpg", "labels/sem_seg/masks/train/{}.png", "mask.png"),  # BDD100K
     ],
 )
 def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
@@ -687,6 +686,53 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
         wt.pack(src, tmp_path / "out")
     assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields["mask.png"] == 4
     assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
+
+
+PAIRS = {
+    "LOL": ("low/{}.png", "high/{}.png"),
+    "pix2pix": ("A/{}.jpg", "B/{}.jpg"),
+    "LEVIR-CD": ("A/{}.png", "B/{}.png", "label/{}.png"),
+    "DIV2K": ("DIV2K_train_HR/{}.png", "DIV2K_train_LR_bicubic/X2/{}x2.png"),
+    "RESIDE": ("clear/{}.png", "hazy/{}_1_0.9.png"),
+    "O-HAZE": ("hazy/0{}_outdoor_hazy.jpg", "GT/0{}_outdoor_GT.jpg"),
+    "Rain100": ("rainy/rain-{}.png", "norain/norain-{}.png"),
+    "UIEB": ("raw-890/{}.png", "reference-890/{}.png"),
+    "KITTI": ("image_2/{}.png", "image_3/{}.png"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_folders_of_two_images_of_each_sample_are_an_error_that_shows_the_choices(name, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *PAIRS[name])
+    with pytest.raises(SourceError, match=r"named like two images of each sample, .*write a table .* --from folder"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert len(wt.pack(src, tmp_path / "dst", dry_run=True, kind="folder").manifest.classes) == len(PAIRS[name])
+
+
+@pytest.mark.parametrize(
+    ("names", "is_noted"),
+    [
+        (["A/{}.png", "B/{}.png", "C/{}.png"], True),  # letters of a sign language
+        (["rgb/{}.png", "thermal/{}.png"], True),
+        ([f"{digit}/{{}}.png" for digit in range(10)], False),
+        (["blur/a{}.png", "sharp/b{}.png"], False),
+        (["noisy/{}.png", "clean/1{}.png"], False),
+    ],
+)
+def test_classes_with_images_of_the_same_names_are_noted(names, is_noted, tmp_path):
+    account = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "dst", dry_run=True).account
+    assert [f"the {len(names)} classes have images of the same names" in note for note in account.notes] == (
+        [True] * is_noted
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [["{}.jpg", "{}_1stHO.png", "{}_2ndHO.png"], ["a/{}_GT_010.png", "a/{}_NOISY_010.png"]]
+)
+def test_images_whose_names_belong_together_are_noted(names, tmp_path):
+    """CHASE_DB1 has two masks of each photograph, and SIDD two photographs of each scene."""
+    notes = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "dst", dry_run=True).account.notes
+    assert any("have names as an image and its mask, or two images of a sample" in note for note in notes)
 
 
 def test_a_folder_of_masks_with_other_names_is_refused_although_another_folder_fits(tmp_path):

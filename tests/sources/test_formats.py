@@ -436,13 +436,13 @@ def test_an_arrow_file_that_lacks_a_column_of_the_first_is_an_error_that_names_i
 
 def test_blank_lines_before_the_first_row_of_json_lines_are_skipped(tmp_path: Path, six: list[Photo]) -> None:
     (tmp_path / "1.jpg").write_bytes(six[0].data)
-    (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "1.jpg"}\n')
+    (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "./1.jpg"}\n')
     assert len(scan(tmp_path / "a.jsonl").inputs) == 2
 
 
 def test_columns_of_json_lines_are_those_of_all_rows(tmp_path: Path, six: list[Photo]) -> None:
     (tmp_path / "1.jpg").write_bytes(six[0].data)
-    rows = [{"image": "1.jpg"}, {"image": "1.jpg", "label": 3}, {"image": "1.jpg", "caption": "a"}]
+    rows = [{"image": "1.jpg"}, {"image": "./1.jpg", "label": 3}, {"image": "././1.jpg", "caption": "a"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     listing = scan(tmp_path / "a.jsonl")
     assert [entry.label for entry in listing.inputs] == [3]
@@ -455,7 +455,7 @@ def test_a_csv_row_with_more_values_than_columns_is_skipped_and_two_columns_of_a
     tmp_path: Path, six: list[Photo]
 ) -> None:
     (tmp_path / "1.jpg").write_bytes(six[0].data)
-    (tmp_path / "a.csv").write_text("path,caption\n1.jpg,a bird, at sea\n1.jpg,a bird,,\n1.jpg\n")
+    (tmp_path / "a.csv").write_text("path,caption\n1.jpg,a bird, at sea\n1.jpg,a bird,,\n./1.jpg\n")
     listing = scan(tmp_path / "a.csv")
     assert len(listing.inputs) == 2
     reason = "the row has 3 values for 2 columns: put values that contain the separator in quotes"

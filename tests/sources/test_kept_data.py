@@ -295,8 +295,10 @@ def scores_in_structs(folder: Path, images: list[bytes]) -> Path:
 
 
 def scores_json_lines(folder: Path, images: list[bytes]) -> Path:
-    (folder / "0.jpg").write_bytes(images[0])
-    (folder / "a.jsonl").write_text("".join(json.dumps({"path": "0.jpg", "score": one}) + "\n" for one in SCORES))
+    for number, data in enumerate(images):
+        (folder / f"{number}.jpg").write_bytes(data)
+    rows = [{"path": f"{number}.jpg", "score": one} for number, one in enumerate(SCORES)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "a.jsonl"
 
 

@@ -154,6 +154,7 @@ def test_a_box_of_scalabel_includes_its_last_pixel_and_lines_are_kept_as_they_ar
         {"category": "lane", "poly2d": lane, "id": 7},
     ]
     frames = [{"name": "photo_1.jpg", "attributes": {"weather": "rainy"}, "timestamp": 10000, "labels": labels}]
+    frames.append({"name": "photo_2.jpg", "labels": labels[1:]})  # the same object, in the next frame of a film
     (src / "bdd100k_labels_images_val.json").write_text(json.dumps(frames))
     found = packed(src, tmp_path / "dst")["photo_1.jpg"]
     assert found["attributes"] == {"weather": "rainy"}

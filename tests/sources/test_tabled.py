@@ -331,6 +331,25 @@ def two_languages(src: Path) -> None:
     table.reset_index(names="id").to_parquet(src / "captions.parquet")
 
 
+@pytest.mark.parametrize(
+    ("mask", "field"),
+    [("{}_anno.png", "mask.png"), ("Part1_GroundTruth/{}_segmentation.png", "mask.png"), ("lesions/{}.png", "")],
+)
+def test_masks_next_to_images_with_a_table_are_fields_or_an_error(mask: str, field: str, tmp_path: Path) -> None:
+    """GlaS has a table of grades, and ISIC one of diagnoses."""
+    src = images(tmp_path / "src", *names_of("photos/{}.jpg"))
+    images(src, *names_of(mask if "/" in mask else f"photos/{mask}"))
+    frame("{}.jpg").to_csv(src / "Grade.csv", index=False)
+    if field:
+        report = wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+        assert (report.packed, report.manifest.fields[field]) == (COUNT, COUNT)
+        assert not report.skipped
+        return
+    with pytest.raises(SourceError, match=r"such as 'lesions/0.png', with the names of those that have one, such as"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert wt.pack(src, tmp_path / "dst", kind="table", dry_run=True).account.packed == COUNT
+
+
 SEVERAL = {
     "flickr8k": (lambda src: captions(src, 2), {}),
     "flickr30k": (flickr30k, {"comment_number": ["0", "1"]}),

@@ -522,6 +522,8 @@ def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Pat
     assert listing.account.notes[0].startswith(
         "1 image with several rows, such as '0.png': each row is a separate sample"
     )
+    with pytest.raises(SourceError, match=r"pack the folder of the images, .*, or pass --from table"):
+        wt.pack(path, tmp_path / "dst", dry_run=True)
     path.write_text("path,label\n0.png,cat\n0.png,dog\n1.png,dog\n")
     with pytest.raises(SourceError, match=r"several rows for '0.png', with the labels 'cat' and 'dog': correct it"):
         scan(path)

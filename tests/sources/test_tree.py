@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import pytest
 from foreign_tables import png
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sources_conformance import stored
 
 from wds_tools.errors import LabelError, SourceError
@@ -87,8 +89,12 @@ def test_folders_of_other_files_do_not_make_a_flat_folder_labelled(tmp_path: Pat
 
 
 def test_an_image_beside_class_folders_is_skipped(tmp_path: Path) -> None:
-    write_files(tmp_path, "cat/1.jpg", "stray.jpg")
+    write_files(tmp_path, *(f"cat/{number}.jpg" for number in range(9)), "stray.jpg")
     assert skipped(tmp_path) == {"stray.jpg": "is outside the class folders"}
+    write_files(tmp_path, "another.jpg")
+    with pytest.raises(SourceError, match=r"class folders, and 2 images outside of them, such as 'another.jpg': move"):
+        TreeSource(tmp_path).scan()
+    assert len(TreeSource(tmp_path, layout="folder").scan().inputs) == 9
 
 
 def test_every_file_is_an_input_or_skipped_or_hidden(tmp_path: Path) -> None:
@@ -306,6 +312,7 @@ def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp
     ]
     write_files(tmp_path / "other", "a/1.jpg", "a/1.JPG")
     assert TreeSource(tmp_path / "other").scan().account.notes == [
+        "all images have the class 'a': pack the folder of this name if it is not one",
         "names of images differ only in case, such as 'a/1.JPG', 'a/1.jpg': each is a sample",
     ]
 
@@ -354,3 +361,33 @@ def test_only_a_folder_that_takes_its_time_is_listed_in_threads(
         monkeypatch.setattr(local_tree.time, "monotonic", now)
     assert len(local_tree.FolderTree(tmp_path).list()) == 12
     assert (len(threads) > 1) == is_slow
+
+
+@pytest.mark.parametrize("label", ["number", "name", "caption"])
+def test_texts_that_may_be_labels_are_noted(label: str, tmp_path: Path) -> None:
+    texts = {"number": ["1", "0", "1\n"], "name": ["cat", "dog", "cat"], "caption": ["a cat", "a cat", "1"]}[label]
+    write_files(tmp_path / "src", *(f"{number}.png" for number in range(3)), data=png(0))
+    for number, text in enumerate(texts):
+        write_files(tmp_path / "src", f"{number}.txt", data=text.encode())
+    notes = pack(tmp_path / "src", tmp_path / "first", workers=1).manifest.account.notes
+    if label == "caption":
+        assert notes == []
+        return
+    assert notes == [
+        "packed without labels; --label txt could be the label: pack the dataset once more, with this option"
+    ]
+    report = pack(tmp_path / "first", tmp_path / "second", workers=1, columns={"label": "txt"})
+    assert report.manifest.classes == (("cat", "dog") if label == "name" else ())
+    assert not report.skipped
+
+
+def test_other_extensions_of_jpeg_are_packed_as_jpg_with_the_class_numbers_of_torchvision(tmp_path: Path) -> None:
+    import torchvision.datasets
+
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "JPEG")
+    for number, name in enumerate(["b/1.jpg", "b/2.jfif", "a/3.JPE", "a/4.pjpeg", "a/5.jpg", "c/6.pjp", "c/7.jpg"]):
+        write_files(tmp_path / "src", name, data=data.getvalue() + bytes([number]))
+    report = pack(tmp_path / "src", tmp_path / "dst", workers=1, images="keep")
+    assert (report.packed, report.manifest.fields["jpg"]) == (7, 7)
+    assert report.manifest.classes == tuple(torchvision.datasets.ImageFolder(tmp_path / "src").classes)

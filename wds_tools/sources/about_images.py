@@ -17,29 +17,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
-from wds_tools.sources import coco, layouts, yolo
+from wds_tools.sources import coco, layouts, masks, yolo
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, names_in, some_of
 from wds_tools.sources.layouts import (
-    ARRAY_EXTENSIONS,
     EXTENSIONS,
-    SHARD_TABLE,
     SPLIT_WORDS,
     TABLES,
     RowNames,
     are_most,
     is_shard_table,
-    is_split_name,
     names_a_file,
+)
+from wds_tools.sources.refused import (
+    ARCHIVE,
+    DATA,
+    LINES,
+    NAMED,
+    NEXT,
+    NEXT_ARCHIVE,
+    NOT_AN_IMAGE,
+    OF_SPLIT,
+    OWN,
+    TABLE,
+    About,
+    is_template_name,
+    notes_on,
+    why_not_packed,
 )
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.wording import counted
@@ -55,35 +68,16 @@ _MAX_ABOVE, _MAX_TABLES_ABOVE = (
 )  # entries of the folder above a folder, and tables among them, that are looked at
 _MAX_BYTES_ABOVE = 64 << 20  # of a table there
 _PROBED = 3  # images whose annotations in other folders are looked for
+_MASK_ENDINGS = [f"{end}.png" for end in ("_mask", "_seg", "_segmentation", "_label", "_labels", "_gt")]
 _OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
 _OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|path")  # columns of names or ids of images
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .ann .gt .labels".split())  # noqa: SIM905
-_LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
-NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
-_NEXT = "which is not read with images next to it"
-_ARCHIVE = f"is an archive, {_NEXT}: pack it on its own, or unpack it"
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
-_TABLE = "is a table, which --from table reads if its rows name the images"
-_FORMATS = {
-    "csv|tsv|jsonl|ndjson|parquet|pq": _TABLE,
-    "feather|arrow|orc": f"has columns in a binary format, {_NEXT}: write its rows as CSV or JSON Lines",
-    "xlsx?|ods": f"has a spreadsheet, {_NEXT}: save it as CSV",
-    "db|sqlite3?": f"has a database, {_NEXT}: export its rows as CSV",
-    "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
-        f"has arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
-    ),
-    r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": _ARCHIVE,
-    "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
-}
-"""End of a name -> why such a file is not packed."""
-
-_DATA = {*_FORMATS.values()} - {_TABLE, _ARCHIVE}
-_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
 _OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
 _SAYS_LABELS = re.compile(_OF_LABELS)
 _SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
@@ -98,14 +92,10 @@ _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
 _LABELS = "is an array with a label for each image"
-_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
 _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
-NAMED = (
-    "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
-)
 _AS_CSV = (
     "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
 )
@@ -113,18 +103,6 @@ _NOT_READ = (
     "in a layout that is not read: write boxes and outlines as COCO, YOLO or VOC, and class labels as CSV with a first "
     "line such as path,label"
 )
-
-
-class About(NamedTuple):
-    """What a file has to do with the images next to it.
-
-    Attributes:
-        reason: What it is or has, and after a colon what to do: the end of a sentence that begins with its path.
-        is_certain: Whether its content shows that it is about them, or a name that is also that of an image.
-    """
-
-    reason: str
-    is_certain: bool = False
 
 
 def leave_out_others(source: Source, found: Collector) -> None:
@@ -144,7 +122,13 @@ def leave_out_others(source: Source, found: Collector) -> None:
     others = [path for path in reasons if hidden[path] is None]
     found_about = _about_in(source, found, root, others, are_labelled=source.is_stated)
     _check(source, {} if source.is_stated else found_about, root, source.joining)
-    account.notes += notes_on(found_about)
+    archives = {path: About(NEXT_ARCHIVE) for path in others if why_not_packed(path) == ARCHIVE}
+    if archives and not source.is_stated and account.unit != "sample":
+        raise SourceError(
+            f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
+            f"path, or pass --from {source.kind} (kind={source.kind!r}) to pack without it"
+        )
+    account.notes += notes_on(found_about | archives)
     for path in others:
         is_plain = path in found_about and reasons[path] == NEXT_TO_IT
         account.leave_out("file", path, found_about[path].reason if is_plain else reasons[path])
@@ -194,7 +178,7 @@ def _check_above(source: Source, found: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
+    found.account.notes += _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
     images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
     names = RowNames(images)
     for file in texts:
@@ -205,8 +189,12 @@ def _check_above(source: Source, found: Collector, root: Path) -> None:
     found.account.notes += notes_on({str(root / path): one for path, one in _that_say_labels(others).items()})
 
 
-def _check_beside(source: Source, root: Path, images: Sequence[str]) -> None:
-    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source."""
+def _check_beside(source: Source, root: Path, images: Sequence[str]) -> list[str]:
+    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source.
+
+    Returns:
+        A note if they have masks there, which are no labels.
+    """
     for image in images:
         path, own = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
         folder, stem = Path(path).parent.parent, Path(path).stem
@@ -219,6 +207,16 @@ def _check_beside(source: Source, root: Path, images: Sequence[str]) -> None:
                 above = posixpath.commonpath([path, other])
                 reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
                 _check(source, {other: reason}, Path(), f"pack {above}, with whose images it is read")
+    folders: list[str] = []
+    with suppress(OSError), os.scandir(root) as entries:
+        there = [entry.name for entry in islice(entries, _MAX_ABOVE) if entry.is_dir()]
+        folders = sorted(name for name in there if masks.is_mask(f"{name}/1.png"))
+    for image in images:
+        stem = posixpath.splitext(image.partition("/")[2])[0]
+        for mask in (f"{folder}/{stem}{ending}" for folder in folders for ending in (*EXTENSIONS, *_MASK_ENDINGS)):
+            if (root / mask).is_file() and masks.pairs([image, mask]).pairs:
+                return [f"{str(root / mask)!r} is a mask of {image!r}, and is not read: pack {root} to pack masks too"]
+    return []
 
 
 def _that_say_labels(found: Mapping[str, About]) -> dict[str, About]:
@@ -284,40 +282,17 @@ def about(
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
             found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
+    stems = {posixpath.splitext(file.path)[0] for file in images} if rest else set()
     for file in rest:
+        if (
+            file.path not in found
+            and posixpath.splitext(file.path)[0] in stems
+            and why_not_packed(file.path) == NOT_AN_IMAGE
+        ):
+            found[file.path] = About(OWN)
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
-            found[file.path] = About(reason, is_certain=reason in _DATA and says_labels(file.path))
+            found[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
     return found
-
-
-def notes_on(found: Mapping[str, About]) -> list[str]:
-    """Return a note for each reason, which names the first file that has it."""
-    by_reason: dict[str, list[str]] = {}
-    for path, one in sorted(found.items()):
-        by_reason.setdefault(one.reason, []).append(path)
-    more = {reason: f" (and {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
-    return [f"{own[0]!r}{more.get(reason, '')} {reason}" for reason, own in by_reason.items()]
-
-
-def why_not_packed(path: str) -> str:
-    """Return why a file that is neither an image nor known to be about images is not packed."""
-    lower = path.lower()
-    if is_template_name(path):
-        return "is a template of predictions, whose labels do not belong to the images"
-    if is_shard_table(lower):
-        return SHARD_TABLE
-    if is_split_name(_stem(lower)) and lower.endswith((*_LINES, ".json")):
-        return _SPLIT
-    return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
-
-
-def is_template_name(name: str) -> bool:
-    """Return whether a table is named like Kaggle's templates of predictions, whose labels do not belong to the images.
-
-    >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
-    (True, False)
-    """
-    return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None
 
 
 def says_labels(path: str) -> bool:
@@ -423,15 +398,15 @@ def is_about_all(path: str) -> bool:
 def _by_name(path: str, *, are_labelled: bool) -> str:
     """Return what to know of a file whose name shows that it is about images, or whose format can have their labels."""
     lower, reason = posixpath.basename(path.lower()), why_not_packed(path)
-    if reason == _TABLE:
+    if reason == TABLE:
         reason = f"is a table that does not name most of the images: if it has the labels, {_CORRECT}"
     if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db":
         return ""
     if lower.endswith(_DOCUMENTS):
         return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
-    if _SAYS_SO.search(lower) or reason == _SPLIT:
+    if _SAYS_SO.search(lower) or reason == OF_SPLIT:
         return NAMED if reason == NOT_AN_IMAGE else reason
-    return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
+    return "" if are_labelled or reason in (NOT_AN_IMAGE, ARCHIVE) else reason
 
 
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
@@ -448,7 +423,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         found = _in_lines(path, data, names, images)
     value = json_or({}, data) if is_json and not found else None
     if isinstance(value, dict) and len(value) > 1 and (classes := names_in(value)):
-        return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
+        return f"{_NAMES} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2:
         return found
     if table is not None and not is_json:

@@ -163,7 +163,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
     for split, same in sorted(images.items()):
         files_of = used.get(split, [])
         where = files_of[0].path if files_of else "its file of shapes"
-        parsed = coco.parse(shapes.as_coco(same, classes), where, left_out=shapes.MADE_UP)
+        parsed = coco.parse(shapes.as_coco(same, classes), where, left_out=shapes.MADE_UP, ids_repeat=True)
         parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped])
         plan[split] = _described(files, split, parsed, files_of, own, "file of shapes" if own else "")
     return plan

@@ -70,7 +70,7 @@ def can_be_merged(path: str) -> bool:
     return posixpath.basename(path).startswith(_MERGED)
 
 
-def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = ()) -> Annotations:
+def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = (), ids_repeat: bool = False) -> Annotations:
     """Return the annotations of a COCO file.
 
     Category ids become class numbers in ascending order. Boxes become left, top, right, bottom. An annotation without
@@ -80,19 +80,21 @@ def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = ()) -> Annotat
         data: The file.
         where: Its name, for messages.
         left_out: Entries of images that do not become entries of samples.
+        ids_repeat: Whether annotations of several images may have one id, as those of an object in a film.
 
     Raises:
         SourceError: The file is not COCO, or what refers to an image or a category is ambiguous: ids that occur twice,
             images with one name, annotations with an unknown category.
         LabelError: Two categories with annotations have the same name.
     """
-    return _Reader(data, where, left_out).annotations()
+    return _Reader(data, where, left_out, ids_repeat).annotations()
 
 
 class _Reader:
-    def __init__(self, data: bytes, where: str, left_out: tuple[str, ...]) -> None:
+    def __init__(self, data: bytes, where: str, left_out: tuple[str, ...], ids_repeat: bool) -> None:
         self.where = where
         self.left_out = left_out
+        self.ids_repeat = ids_repeat
         self.result = Collected()
         self.by_image: dict[_Id, array[int]] = {}  # where the annotations of each image start
         self.ids: list[Any] = []
@@ -246,7 +248,8 @@ class _Reader:
 
     def _check_references(self, images: set[_Id]) -> None:
         """Check ids, and note annotations of unknown images, which are left out."""
-        self._refuse_repeated(map(repr, self.ids), "id of 'annotations'")
+        if not self.ids_repeat:
+            self._refuse_repeated(map(repr, self.ids), "id of 'annotations'")
         unknown = [image for image in self.by_image if image not in images]
         if unknown and len(unknown) == len(self.by_image):
             raise SourceError(f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}")

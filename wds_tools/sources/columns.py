@@ -25,6 +25,7 @@ _PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
 _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
+_LABEL_WORD = re.compile(rb"[\w.-]+")
 _SHOWN = 12  # names that a message lists
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
@@ -152,6 +153,24 @@ def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
     """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
     found = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
     return found if isinstance(found, dict) else None
+
+
+def note_on_labels(jsons: Iterable[bytes], texts: Sequence[bytes]) -> list[str]:
+    """Return a note if entries of JSON files of images without labels, or their texts, could be the labels.
+
+    >>> note_on_labels([], [b"1", b"0", b"1"])
+    ['packed without labels; --label txt could be the label: pack the dataset once more, with this option']
+    >>> note_on_labels([b'{"width": 3}'], [b"a cat", b"1", b"1"])
+    []
+    """
+    objects = [json_object(data) or {} for data in jsons]
+    found = [f"json:{entry}" for one in objects for entry in usual_columns(LABEL, one)]
+    words = [data.strip() for data in texts]
+    if len({*words}) < len(words) and all(map(_LABEL_WORD.fullmatch, words)):  # such as class numbers
+        found.append("txt")
+    places = ", ".join(f"--label {place}" for place in dict.fromkeys(found))
+    note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
+    return [note] if places else []
 
 
 def not_finite(value: Any) -> int:

@@ -31,6 +31,7 @@ from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, list
 from wds_tools.wording import broken_url_remedy, counted
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
+_LEVELS = 8  # of folders in which images are looked for
 _MAX_ARCHIVES = 8  # at a URL, that are looked into
 _FILE_KINDS = ("hdf5", "numpy", "tensors")  # read from a file
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -188,7 +189,7 @@ def detect(path: Path) -> str:
         path = files[0]
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
-    images = filter(is_image_name, _file_names(path, levels=5)) if path.is_dir() else iter(())
+    images = filter(is_image_name, _file_names(path, levels=_LEVELS)) if path.is_dir() else iter(())
     if (first := next(images, None)) is not None:
         _check_images_decide(path, chain([first], images))
         return "folder"

@@ -18,8 +18,8 @@ from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, overload
 
 from wds_tools.sources import layouts
-from wds_tools.sources.about_images import About, why_not_packed
 from wds_tools.sources.inputs import File, path_bytes
+from wds_tools.sources.refused import About, why_not_packed
 
 _MOST_OBJECTS = 1 << 20
 _BLOCK_FILES = 1 << 12

@@ -16,7 +16,6 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import (
     ENOUGH,
-    About,
     about,
     are_lists_of_images,
     candidates,
@@ -38,6 +37,7 @@ from wds_tools.sources.layouts import (
     split_of,
     split_of_table,
 )
+from wds_tools.sources.refused import About
 from wds_tools.sources.text_table import MORE, ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
@@ -147,10 +147,8 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
             return None  # an object with a value for each image, see `about_images`
-        raise SourceError(
-            f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
-            "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
-        )
+        raise _no_header(file.path, rows.columns)
+    is_json = file.path.lower().endswith(".json")
     if is_json and IMAGE not in options.columns and are_lists_of_images(data, rows.columns, head, names):
         return None  # see `about_images`
     image = _image_column(file.path, rows.columns, head, names, options)
@@ -158,7 +156,16 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
+    if names.has(image) and not rows.is_json:
+        raise _no_header(file.path, rows.columns)
     return _with_captions(Named(file, rows, image, [names.find(value, table=file.path) for value in values]))
+
+
+def _no_header(table: str, columns: Sequence[str]) -> SourceError:
+    return SourceError(
+        f"{table} begins with a row of values, {', '.join(columns[:3])}: its first line must have the names of the "
+        "columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
+    )
 
 
 def _with_captions(table: Named) -> Named:

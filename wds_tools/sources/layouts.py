@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,20 +19,19 @@ from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 from wds_tools.sources.inputs import File, with_same
 from wds_tools.wording import counted
 
-EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
+_JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
+EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _LOOKED_AT = 1000  # names of images
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
-SPLIT_OF = {
+SPLIT_OF = {  # a word that names a split -> the split
     **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
     **dict.fromkeys(["test", "testing", "tst"], "test"),
     **dict.fromkeys(["val", "valid", "validation", "dev", "development", "eval", "evaluation"], "val"),
 }
-"""The words that name a split, and the split that they name."""
-
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
@@ -40,7 +39,7 @@ _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
-_FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
+FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
@@ -95,13 +94,14 @@ def is_shard_table(name: str) -> bool:
 
 
 def stored_name(field: str) -> str:
-    """Return the name of a field in a dataset: images of types that become PNG are called so.
+    """Return the name of a field in a dataset: images of types that become PNG are called so, and JPEGs ``jpg``.
 
-    >>> stored_name("mask.bmp"), stored_name("mask.tif")
-    ('mask.png', 'mask.tif')
+    >>> stored_name("mask.bmp"), stored_name("mask.tif"), stored_name("depth.jfif")
+    ('mask.png', 'mask.tif', 'depth.jpg')
     """
     word, _, extension = field.rpartition(".")
-    return f"{word}.png" if f".{extension}" in CONVERTED_EXTENSIONS else field
+    new = "png" if f".{extension}" in CONVERTED_EXTENSIONS else "jpg" if f".{extension}" in _JPEG else extension
+    return f"{word}.{new}" if word else new
 
 
 def is_hidden_name(name: str) -> bool:
@@ -112,7 +112,7 @@ def is_hidden_name(name: str) -> bool:
 def may_have_hidden(paths: Iterable[str]) -> bool:
     """Return whether any of many paths may have a hidden name: quick, because most trees have none."""
     text = "/" + "/".join(paths)
-    return "/." in text or any(name in text for name in _SYSTEM_FOLDERS)
+    return any(name in text for name in ("/.", *_SYSTEM_FOLDERS))
 
 
 def hidden_root(path: str) -> str | None:
@@ -371,7 +371,7 @@ def _is_field(field: str) -> bool:
     word, _, extension = field.rpartition(".")
     if f".{extension}" in EXTENSIONS:
         return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
-    return extension in _FIELDS
+    return extension in FIELDS
 
 
 def check_stems(paths: Sequence[str], *, where: str) -> None:
@@ -420,14 +420,13 @@ def note_on_prefixes(paths: Sequence[str]) -> list[str]:
     return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
 
 
-def are_shard_folders(folders: Iterable[str]) -> bool:
+def are_shard_folders(folders: Collection[str]) -> bool:
     """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
 
-    >>> are_shard_folders(["00000", "00001"]), are_shard_folders(["1", "2"]), are_shard_folders([])
-    (True, False, False)
+    >>> are_shard_folders(["00000", "00001"]), are_shard_folders(["1", "2"])
+    (True, False)
     """
-    folders = list(folders)
-    return bool(folders) and all(_SHARD_FOLDER.fullmatch(folder) for folder in folders)
+    return bool(folders) and all(map(_SHARD_FOLDER.fullmatch, folders))
 
 
 def wrapper(paths: Iterable[str], *, parent: str) -> str | None:

@@ -24,7 +24,7 @@ import numpy as np
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import NONE, Label, name, parse, quoted
-from wds_tools.sources.about_images import NAMED, About, about, notes_on
+from wds_tools.sources.about_images import about
 from wds_tools.sources.array_roles import Contents
 from wds_tools.sources.base import (
     Collector,
@@ -41,6 +41,7 @@ from wds_tools.sources.inputs import File, Input, path_bytes, path_text
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.refused import NAMED, About, notes_on
 from wds_tools.sources.tfrecord import parse_datum
 from wds_tools.sources.values import PICKLE, Excluded, is_text, name_text
 from wds_tools.wording import counted

@@ -16,10 +16,12 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from wds_tools.errors import SourceError
+from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import FileTimes, SourceStoreError, as_read_error, check_size
 from wds_tools.sources.inputs import File, path_bytes, path_text
 from wds_tools.sources.layouts import is_hidden_name, may_have_hidden
-from wds_tools.sources.trees import Tree
+from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree
+from wds_tools.storage import is_url
 from wds_tools.storage.lock import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
@@ -69,6 +71,15 @@ class FolderTree(Tree):
                 empty_folders.append(path_text(found.path))
             yield found.files
         self.empty_folders, self.times = tuple(sorted(empty_folders)), times
+
+
+def open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
+    """Return a tree of a kind: "folder", which may be at a URL, "tar" or "zip"."""
+    if kind == "tar":
+        return TarTree(src, remote)
+    if kind == "zip":
+        return ZipTree(src)
+    return RemoteTree(src, remote) if isinstance(src, str) and is_url(src) else FolderTree(Path(src))
 
 
 def _root_bytes(root: Path) -> bytes:

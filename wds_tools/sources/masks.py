@@ -6,13 +6,13 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from types import MappingProxyType
 from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
+from wds_tools.sources.layouts import folder_of, is_image_name, is_split_name, split_in, stored_name
 from wds_tools.wording import counted
 
 _IMAGE_FOLDERS = frozenset(
@@ -26,6 +26,7 @@ _MASK_FOLDERS = {
     ),
     **dict.fromkeys(["annotation_masks", "semantic", "1st_manual"], "mask"),
     "depth": "depth",
+    "colormaps": "color",  # BDD100K
     "segmentationobject": "instance",
     "instances": "instance",
 }
@@ -34,6 +35,24 @@ _MASK_WORD = re.compile(
     r"(?![a-z])"  # labelsTr: nnU-Net
 )
 _IMAGE_WORD = re.compile(r"(?<![a-z])(images?|imgs?)(tr|ts)?(?![a-z])")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_PAIRS = {
+    "a": {"b"},
+    "low": {"high"},
+    "lr": {"hr", "gt"},
+    "input": {"target", "gt"},
+    "noisy": {"clean", "gt"},
+    "hazy": {"clear", "clean", "gt"},
+    "raw": {"reference"},
+    **{word: {"sharp", "gt"} for word in ("blur", "blurry", "blurred")},
+    **{word: {"norain", "clear", "clean", "gt"} for word in ("rain", "rainy")},
+}
+"""Words for two images of one sample: in the name of one folder -> in that of the other."""
+
+_ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if len(word) > 1}
+_ADDITION = re.compile(r"[_-](?=[^_-]*[A-Za-z])")  # not of numbers only, as copies have them
+_VIEWS = 4  # folders that may have further images of the same samples; more are classes
+_EXTENDED = 1000  # names in which additions to other names are looked for
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
@@ -53,11 +72,12 @@ _MASK_ENDINGS = {
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
     "_depth": "depth",
+    **dict.fromkeys(["_anno", "_Segmentation", "_Mask"], "mask"),
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
 _ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+(?=\0|$)")  # of names that are joined by \0
-_JPEG = (".jpg", ".jpeg")
+_JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 _CITIES = "leftImg8bit"  # its folders are cities, not classes
 _JOINED = 1 << 16  # names that are searched together
@@ -115,7 +135,8 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
 
     Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
     ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``). A
-    JPEG is a mask only in a folder of masks.
+    JPEG is a mask only in a folder of masks. If a folder has no such mask, those in it belong to the only image of the
+    same split with their stem, if most have one.
 
     >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])
     Pairs(pairs=[('images/1.jpg', {'mask.png': 'masks/1.png'})], unpaired=['images/2.jpg'])
@@ -134,15 +155,42 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
             images.setdefault(role.key, []).append(name)
     found: dict[str, dict[str, str]] = {}
     unpaired = [name for same in images.values() if len(same) > 1 for name in same]
-    for role, name in masks:
-        candidates = images.get(role.key, ())
-        field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
-        if len(candidates) == 1 and field not in found.get(candidates[0], ()):
-            found.setdefault(candidates[0], {})[field] = name
-        else:
-            unpaired.append(name)
+    alone = [(role, name) for role, name in masks if not _take(found, images.get(role.key, ()), role, name)]
+    unpaired += _without_partner(found, alone, images, folders)
     unpaired += [same[0] for same in images.values() if len(same) == 1 and same[0] not in found]
     return Pairs(sorted(found.items()), sorted(unpaired))
+
+
+def _without_partner(
+    found: dict[str, dict[str, str]],
+    alone: Sequence[tuple[_Role, str]],
+    images: Mapping[tuple[str, ...], Sequence[str]],
+    folders: Folders,
+) -> list[str]:
+    """Pair masks with the images that have their stem, in folders where most have such an image; return the others."""
+    taken = {folder_of(mask) for fields in found.values() for mask in fields.values()}
+    by_folder: dict[str, list[tuple[_Role, str, list[str]]]] = {}
+    by_stem: dict[tuple[str, str], list[str]] = {}
+    for key, same in images.items() if alone else ():
+        by_stem.setdefault((split_in(folder_of(same[0])), key[-1]), []).extend(same)
+    for role, name in alone:
+        same = by_stem.get((split_in(folder_of(name)), role.key[-1]), [])
+        is_stated = not role.folder or all(_role(image, folders).folder for image in same)
+        by_folder.setdefault(folder_of(name), []).append((role, name, same if is_stated else []))
+    unpaired = []
+    for folder, own in by_folder.items():
+        are_of_images = folder not in taken and 2 * sum(len(same) == 1 for _, _, same in own) > len(own)
+        unpaired += [name for role, name, same in own if not (are_of_images and _take(found, same, role, name))]
+    return unpaired
+
+
+def _take(found: dict[str, dict[str, str]], images: Sequence[str], role: _Role, name: str) -> bool:
+    """Add a mask to the only one of some images, and return whether there is only one without such a mask."""
+    field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
+    if len(images) != 1 or field in found.get(images[0], ()):
+        return False
+    found.setdefault(images[0], {})[field] = name
+    return True
 
 
 def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
@@ -162,14 +210,14 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
             below.setdefault(words[:level], set()).add(word)
     inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}  # a folder that may be one of the two -> its files
     for above, there in below.items():
-        if sum(_MASK_WORD.search(folder.lower()) is None for folder in there) == 1 < len(there):
+        if sum(not _says_mask(folder) for folder in there) == 1 < len(there):
             inside |= {(*above, folder): set() for folder in there}
     for name in names if inside else ():
         *parents, last = name.split("/")
         for level in range(1, len(parents) + 1):
             if (files := inside.get(tuple(parents[:level]))) is not None:
                 files.add((*parents[level:], _role(last).key[0]))
-    images = {folder[:-1]: folder for folder in inside if not _MASK_WORD.search(folder[-1].lower())}
+    images = {folder[:-1]: folder for folder in inside if not _says_mask(folder[-1])}
     found: dict[tuple[str, ...], str] = {}
     for folder, files in inside.items():
         image = images[folder[:-1]]
@@ -216,13 +264,17 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
 
 
 def note_on_names(names: Sequence[str]) -> list[str]:
-    """Return a note if some images, but not all, have names that end as those of masks do.
+    """Return a note if some images, but not all, have names that end as those of masks do, or that extend others.
 
     >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
     ([], 1)
+    >>> len(note_on_names(["1.jpg", "1_expert.png"])), note_on_names(["1.jpg", "1_2.jpg", "x_expert.png"])
+    (1, [])
     """
     endings = Counter(ending for ending in _mask_endings(names) if ending not in _OTHER_ENDINGS)
-    if not 0 < endings.total() < len(names):
+    if not endings:
+        return _note_on_additions(names[:_EXTENDED])
+    if endings.total() == len(names):
         return []
     note = (
         f"{counted(endings.total(), 'file')} packed as images, although names that end in {quoted(endings)} are usual "
@@ -231,31 +283,149 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     return [note]
 
 
-def notes_on_classes(names: Iterable[str], *, where: str) -> list[str]:
-    """Return a note if a class has a name that is usual for the folder of all images.
+def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+    """Return the images of which another one has the name, or the name and an addition, and one of these.
 
-    >>> notes_on_classes(["cat", "dog"], where="photos"), len(notes_on_classes(["images", "manual1"], where="HRF"))
-    ([], 1)
+    They are in folders that are named like the same split.
 
-    Raises:
-        SourceError: Another class is named like masks.
+    >>> partners(["a/1.jpg", "a/2.jpg"], ["lesions/1.png", "a/2_roi.png", "a/20.png"])
+    {'a/1.jpg': 'lesions/1.png', 'a/2.jpg': 'a/2_roi.png'}
     """
-    lower = {name: name.lower() for name in sorted(names)}
-    masks = [name for name, word in lower.items() if _MASK_WORD.search(word)]
-    images = [name for name, word in lower.items() if name not in masks and _IMAGE_WORD.search(word)]
-    if not images or len(lower) < 2:
-        return []
-    if masks:
-        raise SourceError(
-            f"{where} has the folders {images[0]!r} and {masks[0]!r}, named like images and their masks, in which "
-            "files have other names: rename them as in images/1.png and masks/1.png, or pass --from folder "
-            "(kind='folder') if the folders are classes"
-        )
+    by_stem = {(split_in(folder_of(path)), _stem(path)): path for path in images}
+    found: dict[str, str] = {}
+    for other in others:
+        split, stem = split_in(folder_of(other)), _stem(other)
+        for end in (len(stem), *(match.start() for match in _ADDITION.finditer(stem))):
+            if (image := by_stem.get((split, stem[:end]))) is not None:
+                found.setdefault(image, other)
+    return found
+
+
+def _note_on_additions(names: Iterable[str]) -> list[str]:
+    """Return a note if half of the images have a further one whose name is theirs and an addition, the same for all."""
+    paths = {posixpath.splitext(name)[0]: name for name in names}
+    found: dict[str, list[str]] = {}
+    for stem in paths:
+        match = _ADDITION.search(stem, stem.rfind("/") + 1)
+        while match is not None and stem[: match.start()] not in paths:
+            match = _ADDITION.search(stem, match.end())
+        if match is not None:
+            found.setdefault(stem[match.start() :], []).append(stem)
+    addition, own = max(found.items(), key=lambda one: len(one[1]), default=("", []))
+    pairs = [(stem.removesuffix(addition), stem) for stem in own]
+    images = len(paths) - sum(map(len, found.values()))
+    if 2 * len(pairs) < images or not pairs:
+        by_words: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for stem, path in paths.items():
+            by_words.setdefault((folder_of(stem), _own_words(path)), []).append(stem)
+        pairs = [(same[0], same[1]) for same in by_words.values() if len(same) == 2]
+        if 4 * len(pairs) < len(paths) or not pairs:
+            return []
+    one, other = pairs[0]
     note = (
-        f"the folder {images[0]!r} is packed as a class, although its name is usual for the folder of all images: pack "
-        "it alone if the other folders have masks, or other images of the same samples"
+        f"images such as {paths[one]!r} and {paths[other]!r} have names as an image and its mask, or two images of a "
+        "sample: name masks as in 1_mask.png, and move further images away"
     )
     return [note]
+
+
+def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where: str) -> list[str]:
+    """Return notes if classes have names that are usual for the folder of all images, or images of the same names.
+
+    >>> folders = {"cat/": "cat", "dog/": "dog"}
+    >>> notes_on_classes(["cat/1.jpg", "dog/2.jpg"], folders, where="pets")
+    []
+    >>> len(notes_on_classes(["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"], folders, where="pets"))
+    1
+
+    Args:
+        paths: Paths of images, sorted.
+        classes: Folder of images -> class.
+        where: Name of the tree, for messages.
+
+    Raises:
+        SourceError: Two classes are named like images and their masks, or like two images of each sample.
+    """
+    names = sorted({*classes.values()})
+    masks = list(filter(_says_mask, names))
+    others = [one for one in names if one not in masks]
+    images = [one for one in others if _IMAGE_WORD.search(_words(one))]
+    if len(names) < 2:
+        return [f"all images have the class {name!r}: pack the folder of this name if it is not one" for name in names]
+    folders = "or pass --from folder (kind='folder') if the folders are classes"
+    pair, same = _paired(names, paths, classes), _same_names(paths, classes)
+    if masks and not pair and (images or (same and others)):
+        raise SourceError(
+            f"{where} has the folders {(images or others)[0]!r} and {masks[0]!r}, named like images and their masks, "
+            f"in which files have other names: rename them as in images/1.png and masks/1.png, {folders}"
+        )
+    if pair or (images and same):
+        one, other = pair or (images[0], next(name for name in names if name != images[0]))
+        raise SourceError(
+            f"{where} has the folders {one!r} and {other!r}, named like two images of each sample, and files of the "
+            "same names: write a table with a row for each sample, such as image,target, and pack it, pack one of the "
+            f"folders, {folders}"
+        )
+    notes = [
+        f"the folder {name!r} is packed as a class, although its name is usual for the folder of all images: pack "
+        "it alone if the other folders have masks, or other images of the same samples"
+        for name in images[:1]
+    ]
+    if same and len(names) <= _VIEWS:
+        notes.append(
+            f"the {len(names)} classes have images of the same names, such as {same!r}: pack one of the folders if the "
+            "others have further images of the same samples"
+        )
+    return notes
+
+
+def _same_names(paths: Sequence[str], classes: Mapping[str, str]) -> str:
+    """Return a name of an image if all classes have several images, of the same names; otherwise nothing."""
+    first: set[str] = set()
+    for _, own in groupby(paths, lambda path: classes.get(folder_of(path))):
+        names = {path[path.rfind("/") + 1 :] for path in own}
+        if len(names) < 2 or names != (first or names):
+            return ""
+        first = names
+    return min(first, default="")
+
+
+def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return two classes, if all are named like one of two images of a sample, and most files of one have a partner."""
+    words = {name: {*_words(name).split("_")} for name in names}
+    for word, partners in _PAIRS.items():
+        one = {name for name, own in words.items() if own == {word} or (word in own and len(word) > 1)}
+        other = {name for name, own in words.items() if own & partners and (len(word) > 1 or len(own) == 1)} - one
+        if not one or not other or not all(map(_says_mask, {*names} - one - other)):
+            continue
+        stems, more = (
+            [_own_words(path) for path in paths if classes.get(folder_of(path)) in side] for side in (one, other)
+        )
+        for first, second in ((stems, more), (more, stems)):
+            there = {*first}
+            if len(first) > 1 and 2 * sum(
+                any(stem[:end] in there for end in range(len(stem) + 1)) for stem in second
+            ) >= len(second):
+                return min(one), min(other)
+    return None
+
+
+def _own_words(path: str) -> tuple[str, ...]:
+    """Return the words of a file name, without those for one of two images."""
+    return tuple(word for word in _words(_stem(path)).split("_") if word not in _ALL_PAIRED)
+
+
+def _says_mask(folder: str) -> bool:
+    return _MASK_WORD.search(_words(folder)) is not None
+
+
+def _words(name: str) -> str:
+    """Return the words of a name in lower case: ``PedMasks`` has two."""
+    return "_".join(_WORD.findall(name)).lower()
+
+
+def _stem(path: str) -> str:
+    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:

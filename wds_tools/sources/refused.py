@@ -1,18 +1,39 @@
-"""Formats that are known and not read, with the way out. No I/O."""
+"""Formats and files that are not read, with the reason and the way out. No I/O."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wds_tools.format.label import quoted
-from wds_tools.sources.layouts import ARRAY_EXTENSIONS, EXTENSIONS, TABLES, is_image_name
+from wds_tools.sources.layouts import (
+    ARRAY_EXTENSIONS,
+    EXTENSIONS,
+    FIELDS,
+    SHARD_TABLE,
+    TABLES,
+    is_image_name,
+    is_shard_table,
+    is_split_name,
+)
 from wds_tools.wording import counted
 
 HEAD_BYTES = 132
 """Bytes from the start of a file that `refused_format` looks at."""
+
+
+class About(NamedTuple):
+    """What a file has to do with the images next to it.
+
+    Attributes:
+        reason: What it is or has, and after a colon what to do: the end of a sentence that begins with its path.
+        is_certain: Whether its content shows that it is about them, or a name that is also that of an image.
+    """
+
+    reason: str
+    is_certain: bool = False
 
 
 class OtherFormat(NamedTuple):
@@ -27,7 +48,7 @@ class OtherFormat(NamedTuple):
     remedy: str
 
 
-_LINES = "docs/packing.md shows the lines"
+_IN_PYTHON = "docs/packing.md shows the lines"
 _LANCE = OtherFormat("Lance", "write it as Parquet with lance.dataset(PATH).to_table() and pack that")
 _DICOM = OtherFormat("DICOM", "write the pixels as PNG, with the window that you want, for example with pydicom")
 _MATLAB = OtherFormat(
@@ -38,8 +59,8 @@ _MXNET = OtherFormat("MXNet RecordIO (.rec)", "unpack its images into class fold
 _PICKLE = OtherFormat(
     "a pickle (.pkl), which can run code when it is read", "load it yourself and pass the object to wds_tools.pack"
 )
-_CIFAR = OtherFormat("CIFAR (pickles, or binary batches)", f"load the arrays in Python and pack them: {_LINES}")
-_IDX = OtherFormat("idx (MNIST)", f"read the arrays with numpy.frombuffer and pack them: {_LINES}")
+_CIFAR = OtherFormat("CIFAR (pickles, or binary batches)", f"load the arrays in Python and pack them: {_IN_PYTHON}")
+_IDX = OtherFormat("idx (MNIST)", f"read the arrays with numpy.frombuffer and pack them: {_IN_PYTHON}")
 _SQLITE = OtherFormat(
     "an SQLite database",
     "write the rows as Parquet, for example with pandas.read_sql('SELECT * FROM TABLE', "
@@ -85,6 +106,33 @@ _STARTS: dict[bytes, OtherFormat] = {
     **{b"\0\0\x08" + bytes([axes]): _IDX for axes in (1, 2, 3, 4)},  # arrays of uint8
     **{bytes([0x80, version]): _PICKLE for version in (2, 3, 4, 5)},
 }
+
+LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .ann .gt .labels".split())  # noqa: SIM905
+NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
+NEXT = "which is not read with images next to it"
+ARCHIVE = f"is an archive, {NEXT}: pack it on its own, or unpack it"
+NEXT_ARCHIVE = "is an archive next to what is packed, and is not read: pack it on its own"
+OWN = f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}"
+NAMED = (
+    "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
+)
+OF_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
+TABLE = "is a table, which --from table reads if its rows name the images"
+_FORMATS = {
+    "csv|tsv|jsonl|ndjson|parquet|pq": TABLE,
+    "feather|arrow|orc": f"has columns in a binary format, {NEXT}: write its rows as CSV or JSON Lines",
+    "xlsx?|ods": f"has a spreadsheet, {NEXT}: save it as CSV",
+    "db|sqlite3?": f"has a database, {NEXT}: export its rows as CSV",
+    "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
+        f"has arrays or objects, {NEXT}: write its values as CSV, with the names of the images"
+    ),
+    r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": ARCHIVE,
+    "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
+}
+"""End of a name -> why such a file is not packed."""
+
+DATA = {*_FORMATS.values()} - {TABLE, ARCHIVE}
+_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
 
 
 def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | None:
@@ -141,3 +189,33 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
 
 def _folders(path: str) -> list[str]:
     return [f"{folder}/" for folder in path.split("/")[:-1]]
+
+
+def notes_on(found: Mapping[str, About]) -> list[str]:
+    """Return a note for each reason, which names the first file that has it."""
+    by_reason: dict[str, list[str]] = {}
+    for path, one in sorted(found.items()):
+        by_reason.setdefault(one.reason, []).append(path)
+    more = {reason: f" (and {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
+    return [f"{own[0]!r}{more.get(reason, '')} {reason}" for reason, own in by_reason.items()]
+
+
+def why_not_packed(path: str) -> str:
+    """Return why a file that is neither an image nor known to be about images is not packed."""
+    lower = path.lower()
+    if is_template_name(path):
+        return "is a template of predictions, whose labels do not belong to the images"
+    if is_shard_table(lower):
+        return SHARD_TABLE
+    if is_split_name(posixpath.splitext(posixpath.basename(lower))[0]) and lower.endswith((*LINES, ".json")):
+        return OF_SPLIT
+    return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
+
+
+def is_template_name(name: str) -> bool:
+    """Return whether a table is named like Kaggle's templates of predictions, whose labels do not belong to the images.
+
+    >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
+    (True, False)
+    """
+    return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None

@@ -210,9 +210,15 @@ class TableSource(TableRows):
             if first.get(entry.path) in _NO_LABEL:
                 first[entry.path] = label
         if repeated:
+            several = f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}"
+            if self.options.kind is None:
+                raise SourceError(
+                    f"{self.path} has {several}: pack the folder of the images, in which captions of an image become a "
+                    "list, or pass --from table (kind='table') for a sample for each row"
+                )
             found.account.notes.append(
-                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a "
-                "separate sample, and --split can put samples of one image into different splits"
+                f"{several}: each row is a separate sample, and --split can put samples of one image into different "
+                "splits"
             )
 
     def _image_column(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
+from wds_tools.sources import masks
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, Record, SourceOptions
@@ -167,11 +168,24 @@ class Table(Layout):
                 continue
             split.table.rows.check_encoding(row, location)
             self._add_row(found, columns, row, image, parts.get(image.path, {}), label, done)
+        self._check_without_row(files, split, done)
         for file in files.files:
             if file.path not in done:
                 is_image = is_image_name(file.path)
                 reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(found, file, reason)
+
+    def _check_without_row(self, files: Files, split: SplitRows, done: Set[str]) -> None:
+        """Check that images without a row are not masks, or other images, of most that have one."""
+        named = [image.path for _, _, image in split.rows() if image is not None]
+        found = masks.partners(named, (file.path for file in files.images if file.path not in done))
+        if self.options.kind is None and found and 2 * len(found) >= len(named):
+            image, other = next(iter(found.items()))
+            raise SourceError(
+                f"{files.where} has images without a row in {split.table.file.path}, such as {other!r}, with the names "
+                f"of those that have one, such as {image!r}: name masks as in masks/1.png next to images/1.png, or "
+                "1_mask.png; or pass --from table (kind='table') to pack without them"
+            )
 
     def _state(self, found: Collector, files: Files, split: SplitRows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""

@@ -6,7 +6,7 @@ import copy
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -15,24 +15,22 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
-from wds_tools.sources.about_images import notes_on
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
-from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
+from wds_tools.sources.columns import json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
-from wds_tools.sources.local_tree import FolderTree
-from wds_tools.sources.refused import why_no_images
-from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree
+from wds_tools.sources.local_tree import FolderTree, open_tree
+from wds_tools.sources.refused import notes_on, why_no_images
+from wds_tools.sources.trees import RemoteTree, TarTree
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
-from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
 _OUTSIDE = object()  # in place of the label of an image outside of the class folders
-_PARSED = 5  # JSON files of images that may have labels
+_READ = 200  # texts and JSON files of images that may have labels
+_STRAYS = 10  # a larger part of the images than one of so many is not left out of the classes
 
 
 class Layout:
@@ -202,7 +200,9 @@ class ClassFolders(Layout):
         lists = self._class_lists(found, files)
         label_of = self._labels(found, files, paths, parts)
         if label_of is None:
-            found.account.notes += _hint(files, parts.values()) or layouts.note_on_prefixes(paths)
+            jsons, texts = ([own[field] for own in parts.values() if field in own][:_READ] for field in ("json", "txt"))
+            hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))
+            found.account.notes += hint or layouts.note_on_prefixes(paths)
         self._add_images(found, images, parts, label_of or (lambda _: NONE))
         for file in files.others:
             if file.path not in fields and file is not lists:
@@ -256,7 +256,7 @@ class ClassFolders(Layout):
 
         Files of labels are taken from ``parts``.
         """
-        folders = self._class_folders(found, files, {path[: path.rfind("/") + 1] for path in images})
+        folders = self._class_folders(found, files, images)
         names = {folder for folder in folders.values() if folder is not None}
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
         are_shards = not self.given and layouts.are_shard_folders(names)
@@ -287,15 +287,23 @@ class ClassFolders(Layout):
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
             found.account.notes += layouts.notes_about_names(images, names, filter(None, beside))
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
+        missing = {folder for folder, class_name in folders.items() if class_name is None and labels and not self.given}
+        outside = [path for path in images if path[: path.rfind("/") + 1] in missing] if missing else []
+        if len(outside) > max(1, len(images) // _STRAYS):
+            raise SourceError(
+                f"{files.where} has class folders, and {counted(len(outside), 'image')} outside of them, such as "
+                f"{outside[0]!r}: move these into class folders or away, or pass --from folder (kind='folder') to pack "
+                "without them"
+            )
         return (lambda path: labels.get(path[: path.rfind("/") + 1], _OUTSIDE)) if labels else None
 
-    def _class_folders(self, found: Collector, files: Files, folders: Set[str]) -> dict[str, str | None]:
+    def _class_folders(self, found: Collector, files: Files, images: Sequence[str]) -> dict[str, str | None]:
         """Return the class of each folder with images, by `layouts.folder_of`; None for images outside of folders.
 
         Raises:
             SourceError: It is not clear which folders are classes.
         """
-        paths = {folder: self._without_split(folder) for folder in folders}
+        paths = {folder: self._without_split(folder) for folder in {path[: path.rfind("/") + 1] for path in images}}
         parent = self.base.rstrip("/").rpartition("/")[2]
         while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
             found.account.notes.append(
@@ -309,7 +317,8 @@ class ClassFolders(Layout):
             found.account.notes += layouts.notes_about_levels(paths.values())
         classes = {path: layouts.class_folder(below) for path, below in paths.items()}
         if not self.given:
-            found.account.notes += masks.notes_on_classes(set(filter(None, classes.values())), where=files.where)
+            known = {folder: own for folder, own in classes.items() if own is not None}
+            found.account.notes += masks.notes_on_classes(images, known, where=files.where)
         return classes
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
@@ -327,16 +336,6 @@ class ClassFolders(Layout):
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
-
-
-def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
-    """Return a note if entries of the first JSON files of images could be their labels."""
-    first = islice((own["json"] for own in parts if "json" in own), _PARSED)
-    objects = [json_object(files.read(file)) or {} for file in first]
-    found = (entry for one in objects for entry in usual_columns(LABEL, one))
-    places = ", ".join(f"--label json:{entry}" for entry in dict.fromkeys(found))
-    note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
-    return [note] if places else []
 
 
 _TABLE = "table"
@@ -383,7 +382,7 @@ class TreeSource(Source):
         super().__init__(shown_path(str(src)), options)
         if self.columns or self.options.encoding:
             layout = _TABLE  # only tables have columns and an encoding
-        self.tree = _open_tree(src, tree, self.options.remote)
+        self.tree = open_tree(src, tree, self.options.remote)
         self.name = self.tree.name
         self.split: str | None = None
         self.layout: Layout | None = imported(LAYOUTS[layout])(given=True, options=self.options) if layout else None
@@ -522,11 +521,3 @@ def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str
                 "lists or folders if models are trained with one of them and tested with the other"
             )
     return notes
-
-
-def _open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
-    if kind == "tar":
-        return TarTree(src, remote)
-    if kind == "zip":
-        return ZipTree(src)
-    return RemoteTree(src, remote) if isinstance(src, str) and is_url(src) else FolderTree(Path(src))
