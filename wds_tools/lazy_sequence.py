@@ -15,7 +15,7 @@ class LazySequence(Sequence[Item]):
     """A sequence whose items are made when they are used. A slice is a list, or the sequence itself if it has all."""
 
     @abstractmethod
-    def make(self, number: int) -> Item:
+    def make(self, index: int) -> Item:
         """Return the item at a position from 0 on."""
 
     @overload
@@ -57,10 +57,10 @@ class JoinedSequence(LazySequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def make(self, number: int) -> Item:
+    def make(self, index: int) -> Item:
         """Return the item at a position."""
-        part = bisect_right(self._starts, number) - 1
-        return self.parts[part][number - self._starts[part]]
+        part = bisect_right(self._starts, index) - 1
+        return self.parts[part][index - self._starts[part]]
 
     def __iter__(self) -> Iterator[Item]:
         return chain.from_iterable(self.parts)

@@ -44,10 +44,10 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmgt]?i?)b?\s*", str(value).lower())
     # Decimal, because int(2.01 * 10**9) in floating point is one byte too small
-    number = Decimal(match[1]) * _UNITS.get(match[2], 0) if match else Decimal(0)
-    if not 1 <= number < 2**63:
+    size = Decimal(match[1]) * _UNITS.get(match[2], 0) if match else Decimal(0)
+    if not 1 <= size < 2**63:
         raise OptionError(f"{what}={value!r} is not a size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'")
-    return int(number)
+    return int(size)
 
 
 def parse_shuffle(text: str) -> bool | int | float:

@@ -96,8 +96,8 @@ def secrets_of(options: Mapping[str, Any], url: str = "") -> frozenset[str]:
     ['AKIA', 'abcd']
     """
     user_info = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
-    found = {*_secret_texts(options), *user_info.split(":", 1)}
-    return frozenset(text for text in {*found, *map(unquote, found)} if len(text) >= _MIN_HIDDEN)
+    secrets = {*_secret_texts(options), *user_info.split(":", 1)}
+    return frozenset(text for text in {*secrets, *map(unquote, secrets)} if len(text) >= _MIN_HIDDEN)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

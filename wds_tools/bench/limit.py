@@ -23,20 +23,20 @@ class _DecodedFiles(Dataset[int]):
     def __init__(self, files: Sequence[bytes]) -> None:
         self.files = files
 
-    def __getitems__(self, numbers: Sequence[int]) -> int:
-        for index in numbers:
+    def __getitems__(self, indexes: Sequence[int]) -> int:
+        for index in indexes:
             _decode(self.files[index])
-        return len(numbers)
+        return len(indexes)
 
 
 class _CopiedArrays(_DecodedFiles):
     """Arrays in memory; a batch of them is copied into one buffer."""
 
-    def __getitems__(self, numbers: Sequence[int]) -> int:
-        batch = bytearray(len(numbers) * RAW_BYTES)
-        for row, number in enumerate(numbers):
-            batch[row * RAW_BYTES : (row + 1) * RAW_BYTES] = memoryview(self.files[number])[-RAW_BYTES:]
-        return len(numbers)
+    def __getitems__(self, indexes: Sequence[int]) -> int:
+        batch = bytearray(len(indexes) * RAW_BYTES)
+        for row, index in enumerate(indexes):
+            batch[row * RAW_BYTES : (row + 1) * RAW_BYTES] = memoryview(self.files[index])[-RAW_BYTES:]
+        return len(indexes)
 
 
 class _ReadShards(Dataset[int]):
@@ -50,9 +50,9 @@ class _ReadShards(Dataset[int]):
     def __len__(self) -> int:
         return len(self._shards)
 
-    def __getitems__(self, numbers: Sequence[int]) -> int:
+    def __getitems__(self, indexes: Sequence[int]) -> int:
         size = 0
-        for index in numbers:
+        for index in indexes:
             with self._shards[index].open("rb", buffering=0) as file:
                 while read := file.readinto(self._buffer):
                     size += read

@@ -25,10 +25,10 @@ def process_tree(pid: int) -> list[int]:
     for entry in _PROC.iterdir():
         if entry.name.isdecimal() and (fields := _stat(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [pid]
-    for parent in found:  # grows during the loop
-        found += children.get(parent, ())
-    return found
+    tree = [pid]
+    for parent in tree:  # grows during the loop
+        tree += children.get(parent, ())
+    return tree
 
 
 def workers(pid: int) -> list[int]:

@@ -47,8 +47,8 @@ def counts_below(counts: Sequence[int], chosen: int) -> list[int]:
     ([10, 12, 14], [5], [])
     """
     lower = max((count for count in counts if count < chosen), default=chosen)
-    number = min(_MAX_BETWEEN, max(0, chosen - lower - 1))
-    return sorted({lower + round((chosen - lower) * part / (number + 1)) for part in range(1, number + 1)})
+    between = min(_MAX_BETWEEN, max(0, chosen - lower - 1))
+    return sorted({lower + round((chosen - lower) * part / (between + 1)) for part in range(1, between + 1)})
 
 
 def shares(rounds: Rounds) -> dict[int, Spread]:

@@ -129,10 +129,10 @@ class Setup:
         """Return the boxes by file name: left, top, width and height in pixels."""
         coco = json.loads(self.annotations.read_text())
         names = {image["id"]: image["file_name"] for image in coco["images"]}
-        found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
+        boxes: dict[str, list[list[float]]] = {name: [] for name in names.values()}
         for annotation in coco["annotations"]:
-            found[names[annotation["image_id"]]].append(annotation["bbox"])
-        return found
+            boxes[names[annotation["image_id"]]].append(annotation["bbox"])
+        return boxes
 
     @property
     def fixed_view(self) -> View | None:
@@ -149,8 +149,8 @@ class Setup:
     def files(self) -> list[tuple[Path, int]]:
         """Return the files of the dataset with their class numbers, in a random but fixed order."""
         folders = sorted(path for path in Path(self.tree).iterdir() if path.is_dir())
-        found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
-        return [found[index] for index in np.random.default_rng(0).permutation(len(found))]
+        files = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+        return [files[index] for index in np.random.default_rng(0).permutation(len(files))]
 
     def payload(self, path: Path) -> bytes:
         """Return what a format stores for a file: its bytes or, for the *raw* workload, its pixels."""

@@ -139,12 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _discard_unwritable_output() -> None:
     """Flush the streams, or redirect them if that fails: some releases of Python would exit with code 120."""
-    for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
+    for stream, descriptor in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
         try:
             if stream is not None:
                 stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _complete(instruction: str) -> int:

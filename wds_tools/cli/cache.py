@@ -42,7 +42,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
 
     folder, datasets = _find(cache_dir, ())
     if as_json:
-        found = [
+        rows = [
             {
                 "url": d.url,
                 "blocks": d.blocks,
@@ -51,7 +51,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
             }
             for d in datasets
         ]
-        click.echo(json.dumps({"cache": str(folder), "datasets": found}, indent=2))
+        click.echo(json.dumps({"cache": str(folder), "datasets": rows}, indent=2))
         return
     for dataset in datasets:
         last_use = datetime.fromtimestamp(dataset.last_use).astimezone()

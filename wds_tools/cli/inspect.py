@@ -85,8 +85,8 @@ def _verify_text(report: VerifyReport) -> str:
     lines += [f"not checked: shard {shard}: {one_line(reason)}" for shard, reason in report.unchecked.items()]
     lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.objects:
-        found = f"{counted(len(report.objects), 'object')} in images with unusual or invalid values, but no damage"
-        lines.append(f"{found} (--json lists all): {first_few(report.objects)}")
+        text = f"{counted(len(report.objects), 'object')} in images with unusual or invalid values, but no damage"
+        lines.append(f"{text} (--json lists all): {first_few(report.objects)}")
     if report.strangers:
         lines.append(f"not part of the dataset and never read: {first_few(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)
@@ -207,11 +207,11 @@ def sample(
         click.echo(f"wrote {shown} of {len(seen.ids):,} samples of step {seen.step:,} to {out}")
         return
     options: dict[str, Any] = {"view": view, "size": size, "count": count, "seed": seed, "epoch": epoch or 0}
-    with as_dataset(dataset, source_given(**source), first=count, remote=remote) as found:
-        shown = contact_sheet(found.dataset, out, choice=choice, remote=remote, **options)
+    with as_dataset(dataset, source_given(**source), first=count, remote=remote) as opened:
+        shown = contact_sheet(opened.dataset, out, choice=choice, remote=remote, **options)
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
-    if found.note:
-        click.echo(found.note)
+    if opened.note:
+        click.echo(opened.note)
 
 
 @click.command(
@@ -294,8 +294,8 @@ def plan(
         from wds_tools.inspection.saved_step import SavedStep
 
         wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
-        found = wanted.explain(dataset, choice, context.obj.remote)
-        click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+        explanation = wanted.explain(dataset, choice, context.obj.remote)
+        click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else str(explanation))
         return
     if plot:
         check_svg_name(plot)

@@ -43,15 +43,15 @@ def list_(cache_dir: Path | None, last: int, as_json: bool) -> None:
     from wds_tools.wording import counted
 
     history = _history(cache_dir)
-    found = history.runs(limit=last)
+    reported = history.runs(limit=last)
     if as_json:
-        click.echo(json.dumps({"file": str(history.path), "runs": [asdict(run) for run in found]}, indent=2))
+        click.echo(json.dumps({"file": str(history.path), "runs": [asdict(run) for run in reported]}, indent=2))
         return
-    for run in found:
+    for run in reported:
         step = f"epoch {run.epoch}, step {run.step:,}"
         click.echo(f"{run.id[:8]}  {_day(run.seen)}  {run.status:<8}  {step:<24}  {run.name}  {run.dataset}")
     total = history.count()
-    shown = f"{counted(total, 'run')}, {len(found)} shown" if total > len(found) else counted(total, "run")
+    shown = f"{counted(total, 'run')}, {len(reported)} shown" if total > len(reported) else counted(total, "run")
     click.echo(f"{history.path}: {shown}")
 
 
@@ -69,24 +69,24 @@ def show(run: str, cache_dir: Path | None) -> None:
     from wds_tools.stages import CAUSES, cause_name
 
     history = _history(cache_dir)
-    found = _find(history, run)
-    points = history.points(found)
-    click.echo(f"run      {found.name} ({found.id[:8]}), {found.status}")
-    click.echo(f"dataset  {found.dataset}")
-    click.echo(f"ranks    {found.world_size}, the first on {found.host}")
-    click.echo(f"time     {_day(found.began)} to {_day(found.seen)}")
-    click.echo(f"step     {found.step:,} of {found.steps:,} in epoch {found.epoch}")
-    click.echo(f"errors   {found.errors:,} unreadable samples replaced in this epoch")
+    reported = _find(history, run)
+    points = history.points(reported)
+    click.echo(f"run      {reported.name} ({reported.id[:8]}), {reported.status}")
+    click.echo(f"dataset  {reported.dataset}")
+    click.echo(f"ranks    {reported.world_size}, the first on {reported.host}")
+    click.echo(f"time     {_day(reported.began)} to {_day(reported.seen)}")
+    click.echo(f"step     {reported.step:,} of {reported.steps:,} in epoch {reported.epoch}")
+    click.echo(f"errors   {reported.errors:,} unreadable samples replaced in this epoch")
     for epoch, group in groupby(points, key=lambda point: point.epoch):
         speed, wait, waits = mean_of(list(group))
         cause = max(CAUSES, key=lambda name: waits.get(name, 0.0))
         why = f" ({cause_name(cause)})" if waits.get(cause) else ""
         click.echo(f"epoch {epoch}: {speed:,.0f} images/s, waited {100 * wait:.0f} % of the time{why}")
     seen = {point.epoch for point in points}
-    if missing := [epoch for epoch in range(min(seen, default=0), found.epoch + 1) if epoch not in seen]:
+    if missing := [epoch for epoch in range(min(seen, default=0), reported.epoch + 1) if epoch not in seen]:
         named = f"epoch {missing[0]}" if len(missing) == 1 else f"{len(missing)} epochs from {missing[0]} on"
         click.echo(f"{named}: too short for the points, which are kept every {POINT_SECONDS} s")
-    for event in history.events(found):
+    for event in history.events(reported):
         click.echo(f"{_day(event.time)}  {event.name} at epoch {event.epoch}, step {event.step:,}")
 
 
@@ -118,11 +118,11 @@ def export(run: str, cache_dir: Path | None, out: TextIO, kind: str) -> None:
     from wds_tools.stages import CAUSES
 
     history = _history(cache_dir)
-    found = _find(history, run)
-    points = history.points(found)
+    reported = _find(history, run)
+    points = history.points(reported)
     if kind == "json":
-        events = [asdict(event) for event in history.events(found)]
-        content = {"run": asdict(found), "points": [point._asdict() for point in points], "events": events}
+        events = [asdict(event) for event in history.events(reported)]
+        content = {"run": asdict(reported), "points": [point._asdict() for point in points], "events": events}
         out.write(json.dumps(content, indent=2) + "\n")
         return
     plain = ("time", "epoch", "step", "images_per_second", "wait_share", "device_wait", "errors")
@@ -145,9 +145,9 @@ def _history(cache_dir: Path | None) -> RunHistory:
 def _find(history: RunHistory, name: str) -> PastRun:
     from wds_tools.errors import OptionError
 
-    found = history.runs()
-    exact = [run for run in found if name in (run.name, run.id)]
-    beginning = [run for run in found if run.id.startswith(name)]
+    reported = history.runs()
+    exact = [run for run in reported if name in (run.name, run.id)]
+    beginning = [run for run in reported if run.id.startswith(name)]
     if exact or len(beginning) == 1:
         return (exact or beginning)[0]
     problem = f"{len(beginning)} ids begin with {name}" if beginning else f"no run has the name or id {name}"

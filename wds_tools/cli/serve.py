@@ -273,11 +273,11 @@ def list_(token_file: Path, as_json: bool) -> None:
 
     tokens = read_tokens(token_file)
     if as_json:
-        found = [
+        rows = [
             {"id": t.id, "name": t.name, "datasets": list(t.datasets), "created": t.created, "expires": t.expires}
             for t in tokens
         ]
-        click.echo(json.dumps({"tokens": found}, indent=2))
+        click.echo(json.dumps({"tokens": rows}, indent=2))
         return
     for known in tokens:
         click.echo(f"{known.id}  {_expiry(known.expires):<22}  {', '.join(known.datasets)}  {known.name}".rstrip())

@@ -87,9 +87,9 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signa
     from wds_tools.wording import counted
 
     run.after_interrupt = "run the same command again to start over"
-    found = index_folders(patterns, manifest=manifest, storage_options=run.storage_options, **options)
+    manifests = index_folders(patterns, manifest=manifest, storage_options=run.storage_options, **options)
     datasets = []
-    for folder, result in found.items():
+    for folder, result in manifests.items():
         written = join(folder, manifest or MANIFEST_NAME)
         dataset = parse_destination(folder if manifest is None else written)
         datasets.append(dataset)
@@ -100,7 +100,9 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signa
         )
         if columns := dict.fromkeys(name for index in indexes_of(dataset) for name in index.columns):
             click.echo(f"columns for where=: {', '.join(columns)}")
-    click.echo(next_steps([str(dataset) for dataset in datasets], next(iter(found.values())), indexes_of(datasets[0])))
+    click.echo(
+        next_steps([str(dataset) for dataset in datasets], next(iter(manifests.values())), indexes_of(datasets[0]))
+    )
 
 
 def _sign(run: Run, datasets: tuple[str, ...], workers: int | None, other_options: list[str]) -> None:

@@ -242,9 +242,9 @@ def _by_count(reasons: Counter[str]) -> list[tuple[str, int]]:
 
 def _limited(counts: Counter[str]) -> dict[str, int]:
     """Return at most `MAX_REASONS` reasons with their counts; the rarest are counted together."""
-    found, limited = _by_count(counts), Counter[str]()
-    kept = MAX_REASONS - (len(found) > MAX_REASONS)
-    for index, (reason, count) in enumerate(found):
+    by_count, limited = _by_count(counts), Counter[str]()
+    kept = MAX_REASONS - (len(by_count) > MAX_REASONS)
+    for index, (reason, count) in enumerate(by_count):
         limited[_short(reason) if index < kept else _OTHERS] += count
     return dict(limited)
 

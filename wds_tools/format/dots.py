@@ -50,14 +50,14 @@ class Dots:
 
     def add(self, key: str, fields: Iterable[str]) -> None:
         """Count the fields of one sample."""
-        found = [name for name in fields if "." in name and name.endswith(_IMAGES)]
-        if not found:
+        dotted = [name for name in fields if "." in name and name.endswith(_IMAGES)]
+        if not dotted:
             return
         self.samples += 1
-        self.fields.update(found)
-        self.most = max(self.most, len(found))
-        if self.example is None and len(found) > 1:
-            self.example = key, f"{key}.{found[0]}", f"{key}.{found[1]}"
+        self.fields.update(dotted)
+        self.most = max(self.most, len(dotted))
+        if self.example is None and len(dotted) > 1:
+            self.example = key, f"{key}.{dotted[0]}", f"{key}.{dotted[1]}"
 
     def add_index(self, index: Index) -> None:
         """Count the fields of all samples of a shard."""

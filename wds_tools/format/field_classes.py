@@ -61,14 +61,14 @@ class DatasetClasses(NamedTuple):
 
 def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, ClassList]:
     """Return class lists that a user gave as such, or as names by number; raises as `check_field_classes` does."""
-    found = {
+    lists = {
         place: ClassList(tuple(one.names), tuple(one.ids), tuple(one.attributes))
         if isinstance(one, ClassList)
         else ClassList(tuple(one))
         for place, one in given.items()
     }
-    check_field_classes(found)
-    return found
+    check_field_classes(lists)
+    return lists
 
 
 def check_field_classes(field_classes: FieldClasses) -> None:
@@ -108,29 +108,29 @@ def from_raw(raw: Any) -> dict[str, ClassList]:
     """Return class lists that were read from JSON."""
     if not isinstance(raw, dict):
         raise TypeError(f"field_classes are {raw!r}; allowed is an object with a list of classes for each place")
-    found = {}
+    lists = {}
     for place, entry in raw.items():
         names, ids = (entry.get("names"), entry.get("ids", [])) if isinstance(entry, dict) else (None, None)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"field_classes of {place!r} have names {names!r}; allowed is a list of names")
-        if not isinstance(ids, list) or not all(type(number) is int for number in ids):
+        if not isinstance(ids, list) or not all(type(item) is int for item in ids):
             raise TypeError(f"field_classes of {place!r} have ids {ids!r}; allowed is a list of whole numbers")
         attributes = entry.get("attributes", [])
         if not isinstance(attributes, list) or not all(isinstance(one, dict) for one in attributes):
             raise TypeError(f"field_classes of {place!r} have attributes {attributes!r}; allowed is a list of objects")
-        found[place] = ClassList(tuple(names), tuple(ids), tuple(map(json.dumps, attributes)))
-    check_field_classes(found)
-    return found
+        lists[place] = ClassList(tuple(names), tuple(ids), tuple(map(json.dumps, attributes)))
+    check_field_classes(lists)
+    return lists
 
 
 def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
     """Return the class lists on which all datasets that have the field agree."""
-    found: dict[str, ClassList] = {}
+    same: dict[str, ClassList] = {}
     for place in _places(parts):
         first, *others = [classes for part in parts if (classes := part.of(place)) is not None]
         if all(map(first.means_the_same, others)):
-            found[place] = first
-    return found
+            same[place] = first
+    return same
 
 
 def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | None = None) -> None:
@@ -167,7 +167,7 @@ def first_difference(class_lists: Iterable[tuple[str, ...]]) -> str:
     >>> first_difference([("cat", "dog"), ("cat", "fig")])
     "class 1 is 'dog' or 'fig'"
     """
-    for number, names in enumerate(zip_longest(*sorted(class_lists), fillvalue=None)):
+    for index, names in enumerate(zip_longest(*sorted(class_lists), fillvalue=None)):
         if len(set(names)) > 1:
-            return f"class {number} is {' or '.join(sorted(repr(name) if name else 'no name' for name in set(names)))}"
+            return f"class {index} is {' or '.join(sorted(repr(name) if name else 'no name' for name in set(names)))}"
     return "one names them"

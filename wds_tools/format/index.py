@@ -361,7 +361,7 @@ def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
         for chunk in _cast(table.column(column), _DICTIONARY_TEXT).chunks:  # rows with equal texts share one string
             chunk.validate(full=True)  # Arrow does not check the dictionary indices when it reads the file
             dictionary = chunk.dictionary.to_pylist()
-            result += [dictionary[number] for number in chunk.indices.to_pylist()]
+            result += [dictionary[code] for code in chunk.indices.to_pylist()]
         return result
 
     return Index(

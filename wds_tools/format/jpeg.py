@@ -136,7 +136,7 @@ def check_effort(data: bytes | memoryview, max_pixels: int) -> None:
 def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start and stop of the payload) of all segments; skip other bytes, as decoders do."""
     position, end = 2, len(data) - 1
-    while (found := _MARKER.search(data, position)) and (position := found.end()) < end:
+    while (match := _MARKER.search(data, position)) and (position := match.end()) < end:
         marker, (length,) = data[position - 1], _LENGTH.unpack_from(data, position)
         if marker == 0xD9 or length < 2 or position + length > len(data):
             return

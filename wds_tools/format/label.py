@@ -117,8 +117,8 @@ def _parse_text(text: str) -> Label:
         return NONE
     if text.lower() in BOOLEANS:
         return Label(name=text.lower())
-    if found := _WHOLE.fullmatch(text):
-        return number(int(found[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
+    if match := _WHOLE.fullmatch(text):
+        return number(int(match[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
     if _DECIMAL.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
         raise LabelError(f"label {text[:_MAX_TEXT]!r} is not a whole number")
     if _OBJECT.fullmatch(text):
@@ -306,14 +306,14 @@ class Labels:
         if not (own or given or self._label_type):
             self._refuse_joined()
         self._refuse_both_kinds(labels)
-        found = {label.name for label in labels if label.name is not None}
-        if len(found) > MAX_CLASSES:
+        names = {label.name for label in labels if label.name is not None}
+        if len(names) > MAX_CLASSES:
             raise LabelError(
-                f"{self._where} has {len(found):,} different labels, such as {quoted(sorted(found)[:2])}; allowed are "
+                f"{self._where} has {len(names):,} different labels, such as {quoted(sorted(names)[:2])}; allowed are "
                 f"{MAX_CLASSES:,} classes: they are probably not classes, choose another label (--label, --column "
                 "label=...)"
             )
-        classes = own or given or (Classes(BOOLEANS) if found and found <= {*BOOLEANS} else Classes.sorted(found))
+        classes = own or given or (Classes(BOOLEANS) if names and names <= {*BOOLEANS} else Classes.sorted(names))
         numbers = classes.numbers()
         by_code = np.array([self._number(label, numbers) for label in labels], np.int64)
         if classes and by_code.max(initial=-1) >= len(classes):
@@ -404,8 +404,8 @@ class Labels:
         several: list[tuple[int, ...] | None] | None = None
         meaning = "several labels"
         if form.is_several:
-            found = iter(rows)
-            several = [tuple(new[np.flatnonzero(next(found))].tolist()) if known else None for known in has_list]
+            remaining = iter(rows)
+            several = [tuple(new[np.flatnonzero(next(remaining))].tolist()) if known else None for known in has_list]
         else:
             numbers[has_list] = new[rows.argmax(1)]
             meaning = "one label, as a single value is 1"
@@ -437,7 +437,7 @@ class Labels:
     def _are_names_among(self, known: Classes) -> bool:
         """Return whether texts that look like numbers are names, because the known classes include all texts."""
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
-        numbers = {text: int(found[1]) for text in texts if (found := _WHOLE.fullmatch(text))}
+        numbers = {text: int(match[1]) for text in texts if (match := _WHOLE.fullmatch(text))}
         all_known = bool(texts) and texts <= {*known}
         if not all(isinstance(value, (str, type(None))) for value in self._values) or not numbers.keys() <= {*known}:
             return False
@@ -535,8 +535,8 @@ def readings(value: Any, classes: Sequence[str]) -> list[int]:
     ([1, 2], [1], [])
     """
     label, text = _numbered(value), _named(value).name
-    found = [] if label.number is None else [label.number]
-    return found + [number for number, name in enumerate(classes) if name == text]
+    numbers = [] if label.number is None else [label.number]
+    return numbers + [number for number, name in enumerate(classes) if name == text]
 
 
 def _named(value: Any) -> Label:

@@ -59,11 +59,11 @@ def _list_in(text: str) -> list[Any]:
     """Return the list that a text represents; pandas writes lists to CSV as Python does."""
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(text)
+            items = read(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, list):
-            return found
+        if isinstance(items, list):
+            return items
     raise LabelError(
         f"label {text[:40]!r} is not a list in the form of JSON or Python: correct it, or pass --label-type name "
         "(label_type='name') if it is the name of a class"
@@ -118,7 +118,7 @@ class Lists:
 
         Also return how many samples name a class several times, and how many values in lists are missing.
         """
-        found: list[tuple[int, ...] | None] = []
+        rows: list[tuple[int, ...] | None] = []
         start = repeated = lost = 0
         values = numbers.tolist()
         for length in self.lengths.tolist():
@@ -127,9 +127,9 @@ class Lists:
             lost += 0 if length == _NO_LIST else length - len(known)
             different = tuple(dict.fromkeys(known))
             repeated += len(different) < len(known)
-            found.append(None if length == _NO_LIST and not known else different)
+            rows.append(None if length == _NO_LIST and not known else different)
             start = stop
-        return found, repeated, lost
+        return rows, repeated, lost
 
 
 def why_several(texts: Collection[str]) -> str | None:

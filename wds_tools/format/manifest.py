@@ -358,9 +358,9 @@ def check_seal(data: bytes | memoryview, *, name: str = MANIFEST_NAME) -> str | 
     if match is None:
         return None
     stated = match[1].decode()
-    found = xxhash.xxh3_128_hexdigest(memoryview(data)[: -len(stated) - len(_SEAL_END)])
-    if found != stated:
-        raise ManifestError(f"{name} has the checksum {found}, but its last line states {stated}: {_REMEDY}")
+    checksum = xxhash.xxh3_128_hexdigest(memoryview(data)[: -len(stated) - len(_SEAL_END)])
+    if checksum != stated:
+        raise ManifestError(f"{name} has the checksum {checksum}, but its last line states {stated}: {_REMEDY}")
     return stated
 
 

@@ -150,8 +150,8 @@ def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
     Returns:
         The index of the other point of each pair. None if it is not known, or not the same for all classes.
     """
-    found = {index for one in attributes if (index := _flip_index(json.loads(one))) is not None}
-    return found.pop() or None if len(found) == 1 else None
+    indexes = {index for one in attributes if (index := _flip_index(json.loads(one))) is not None}
+    return indexes.pop() or None if len(indexes) == 1 else None
 
 
 def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -172,8 +172,8 @@ def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 def are_pairs(index: Sequence[Any]) -> bool:
     """Return whether these are the indices of points in pairs: those of two points are exchanged, or a point stays."""
-    numbers = range(len(index))
-    return all(type(other) is int and other in numbers and index[other] == i for i, other in enumerate(index))
+    indexes = range(len(index))
+    return all(type(other) is int and other in indexes and index[other] == i for i, other in enumerate(index))
 
 
 def name_of(item: Mapping[str, Any], index: int) -> str:
@@ -220,8 +220,8 @@ def rle_box(rle: Mapping[str, Any]) -> Box:
     """
     height, counts = rle["size"][0], run_lengths(rle)
     start, runs = 0, []
-    for number, length in enumerate(counts):
-        if number % 2 and length:
+    for index, length in enumerate(counts):
+        if index % 2 and length:
             runs.append((start, start + length))
         start += length
     if not runs:

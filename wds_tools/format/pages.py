@@ -163,9 +163,9 @@ _NOTHING = _Wanted({})
 
 def _struct(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[dict[int, Any], int]:
     """Decode the wanted fields of a structure into a dictionary from field number to value."""
-    if wanted.usual is not None and (found := _usual(wanted.usual).match(data, at)):
-        spans = zip(wanted.fields.items(), found.regs[1:], strict=True)
-        return {field: _matched(data, kind, *span) for (field, (kind, _)), span in spans if span[0] >= 0}, found.end()
+    if wanted.usual is not None and (match := _usual(wanted.usual).match(data, at)):
+        spans = zip(wanted.fields.items(), match.regs[1:], strict=True)
+        return {field: _matched(data, kind, *span) for (field, (kind, _)), span in spans if span[0] >= 0}, match.end()
     if depth > _MAX_DEPTH:
         raise ValueError("the footer or a page header is nested too deeply")
     values: dict[int, Any] = {}
@@ -191,11 +191,11 @@ def _matched(data: bytes, kind: int, start: int, stop: int) -> Any:
     """Decode what a group has matched: a number, or the only text of a list."""
     if kind == _LIST:
         return [bytes(data[start + 1 : stop])]
-    number, shift = 0, 0
+    value, shift = 0, 0
     for byte in data[start:stop]:
-        number |= (byte & 127) << shift
+        value |= (byte & 127) << shift
         shift += 7
-    return number >> 1 ^ -(number & 1)
+    return value >> 1 ^ -(value & 1)
 
 
 def _value(data: bytes, at: int, kind: int, of_value: Any, depth: int) -> tuple[Any, int]:
@@ -221,8 +221,8 @@ def _value(data: bytes, at: int, kind: int, of_value: Any, depth: int) -> tuple[
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
     """Skip a value, which is a byte for a boolean in a list."""
     if kind == _STRUCT:
-        found = _usual("of no interest").match(data, at)
-        return _struct(data, at, _NOTHING, depth + 1)[1] if found is None else found.end()
+        match = _usual("of no interest").match(data, at)
+        return _struct(data, at, _NOTHING, depth + 1)[1] if match is None else match.end()
     if kind in (_I16, _I32, _I64):
         return _varint(data, at)[1]
     if kind == _TEXT:
@@ -252,15 +252,15 @@ def _list(data: bytes, at: int) -> tuple[int, int, int]:
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
     """Decode an integer in zigzag encoding."""
-    number, at = _varint(data, at)
-    return number >> 1 ^ -(number & 1), at
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number, shift, first = 0, 0, at
+    value, shift, first = 0, 0, at
     while (byte := data[at]) > 127:
-        number |= (byte & 127) << shift
+        value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
         if at - first == _MAX_VARINT_BYTES:
             raise ValueError("the footer or a page header has a number of more than 64 bits")
-    return number | byte << shift, at + 1
+    return value | byte << shift, at + 1

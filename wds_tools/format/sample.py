@@ -88,8 +88,8 @@ def numbered_names(names: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     ('frame9.jpg', 'frame10.jpg')
     """
     expression = re.compile(re.escape(pattern).replace(r"\*", "([0-9]+)"))
-    found = {name: int(match[1]) for name in names if (match := expression.fullmatch(name))}
-    return tuple(sorted(found, key=lambda name: (found[name], name)))
+    numbers = {name: int(match[1]) for name in names if (match := expression.fullmatch(name))}
+    return tuple(sorted(numbers, key=lambda name: (numbers[name], name)))
 
 
 def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:

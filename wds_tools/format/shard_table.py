@@ -59,7 +59,7 @@ class ShardTable(KnownShards):
 
     def has_names(self, names: Sequence[str]) -> bool:
         """Return whether its shards have these names, in this order."""
-        return len(self) == len(names) and all(self._name("name", number) == name for number, name in enumerate(names))
+        return len(self) == len(names) and all(self._name("name", index) == name for index, name in enumerate(names))
 
     def has_names_of(self, other: ShardTable) -> bool:
         """Return whether its shards have the names, in this order, that those of another table had at first."""
@@ -76,32 +76,32 @@ class ShardTable(KnownShards):
         """Return how to pickle it for another machine, which has not the file of its columns."""
         return ShardTable, (dict(self._columns), self.totals)
 
-    def make(self, number: int) -> ShardEntry:
+    def make(self, index: int) -> ShardEntry:
         """Return the entry of a shard."""
         columns = self._columns
         return ShardEntry(
-            self._name("name", number),
-            int(columns["samples"][number]),
-            int(columns["bytes"][number]),
-            columns["xxh3"][number].tobytes().hex(),
-            self._name("index", number),
-            int(columns["index_bytes"][number]),
-            columns["index_xxh3"][number].tobytes().hex(),
-            self._entry_before(number),
+            self._name("name", index),
+            int(columns["samples"][index]),
+            int(columns["bytes"][index]),
+            columns["xxh3"][index].tobytes().hex(),
+            self._name("index", index),
+            int(columns["index_bytes"][index]),
+            columns["index_xxh3"][index].tobytes().hex(),
+            self._entry_before(index),
         )
 
-    def _entry_before(self, number: int) -> ShardEntry | None:
+    def _entry_before(self, index: int) -> ShardEntry | None:
         if self._before is None:
             return None
         rewritten = self._columns[_REWRITTEN]
-        position = int(np.searchsorted(rewritten, number))
-        found = position < len(rewritten) and rewritten[position] == number
-        return self._before[position] if found else None
+        position = int(np.searchsorted(rewritten, index))
+        is_rewritten = position < len(rewritten) and rewritten[position] == index
+        return self._before[position] if is_rewritten else None
 
-    def _name(self, column: str, number: int) -> str:
+    def _name(self, column: str, index: int) -> str:
         ends = self._columns[f"{column}.ends"]
-        start = int(ends[number - 1]) if number else 0
-        return self._columns[f"{column}.text"][start : int(ends[number])].tobytes().decode()
+        start = int(ends[index - 1]) if index else 0
+        return self._columns[f"{column}.text"][start : int(ends[index])].tobytes().decode()
 
 
 class JoinedShards(JoinedSequence[ShardEntry], KnownShards):
@@ -175,7 +175,7 @@ def columns_of(shards: Sequence[ShardEntry]) -> dict[str, NDArray[Any]]:
         texts = [getattr(shard, name).encode() for shard in shards]
         columns[f"{name}.text"] = np.frombuffer(b"".join(texts), np.uint8)
         columns[f"{name}.ends"] = np.cumsum(np.array(list(map(len, texts)), np.int64))
-    if rewritten := [number for number, shard in enumerate(shards) if shard.before]:
+    if rewritten := [index for index, shard in enumerate(shards) if shard.before]:
         before = [before for shard in shards if (before := shard.before)]
         columns[_REWRITTEN] = np.array(rewritten)
         columns |= {f"{_BEFORE}{name}": column for name, column in columns_of(before).items()}

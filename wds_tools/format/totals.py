@@ -42,14 +42,14 @@ class Totals:
 
     def contradictions(self, manifest: Manifest) -> list[str]:
         """Return a sentence for each total that a manifest records differently."""
-        found = []
+        contradictions = []
         if manifest.fields != self.fields:
             counts = (shortened(str(dict(sorted(part.items()))), 1000) for part in (manifest.fields, self.fields))
-            found.append("it records the field counts {}, but its indexes give {}".format(*counts))
+            contradictions.append("it records the field counts {}, but its indexes give {}".format(*counts))
         if manifest.images is not None and manifest.images != self.images:
             own = asdict(self.images) if self.images else None
-            found.append(f"it records the image sizes {asdict(manifest.images)}, but its indexes give {own}")
-        return found
+            contradictions.append(f"it records the image sizes {asdict(manifest.images)}, but its indexes give {own}")
+        return contradictions
 
     def unnamed_classes(self, manifest: Manifest) -> str | None:
         """Return a sentence if a manifest names classes, but not all; None otherwise."""

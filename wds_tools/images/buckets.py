@@ -128,7 +128,7 @@ class OneBucket:
 
 def buckets_in(views: Sequence[Any]) -> Buckets | None:
     """Return the `Buckets` among the views of a call, or None."""
-    found = {view for view in views if isinstance(view, Buckets)}
-    if len(found) > 1:
+    distinct = {view for view in views if isinstance(view, Buckets)}
+    if len(distinct) > 1:
         raise OptionError("fields= has several different Buckets: all images of a batch must belong to the same ones")
-    return found.pop() if found else None
+    return distinct.pop() if distinct else None

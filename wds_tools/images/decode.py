@@ -87,10 +87,10 @@ def decode_rgb(
 
 def _of_size(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Return the pixels of an image [height, width, channels] if it has the width and height that its index records."""
-    found = pixels.shape[1], pixels.shape[0]
-    if 0 not in size and found != size:
+    actual = pixels.shape[1], pixels.shape[0]
+    if 0 not in size and actual != size:
         raise DecodeError(
-            f"image is {found[0]}x{found[1]}, but its index records {size[0]}x{size[1]}: rebuild the index with "
+            f"image is {actual[0]}x{actual[1]}, but its index records {size[0]}x{size[1]}: rebuild the index with "
             "`wds-tools index`"
         )
     return pixels

@@ -181,7 +181,7 @@ class RandomIoUCrop(OfOneSize):
         """
         whole = np.stack([np.zeros_like(width), np.zeros_like(width), width, height], axis=1)
         crops = [self._crop(one, box[2:], draws) for one, box, draws in zip(boxes, whole, u, strict=True)]
-        box = np.array([found if found is not None else one for found, one in zip(crops, whole, strict=True)], np.int64)
+        box = np.array([crop if crop is not None else one for crop, one in zip(crops, whole, strict=True)], np.int64)
         size = np.broadcast_to(np.array(self.shape, np.int64), (len(u), 2))
         probability = 0.5 if self.flip is True else float(self.flip)
         return Regions(box.reshape(-1, 4), size, np.zeros_like(size), size, u[:, 1] < probability)
@@ -194,9 +194,9 @@ class RandomIoUCrop(OfOneSize):
             overlap = _OVERLAPS[int(draws[0] * len(_OVERLAPS))]
             if overlap >= 1:
                 return None
-            found = self._first(boxes, sides, overlap, draws[1:].reshape(_TRIALS, 4))
-            if found is not None:
-                return found
+            crop = self._first(boxes, sides, overlap, draws[1:].reshape(_TRIALS, 4))
+            if crop is not None:
+                return crop
         return None
 
     def _first(self, boxes: Floats, sides: Ints, overlap: float, u: Floats) -> Ints | None:

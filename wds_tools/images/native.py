@@ -146,8 +146,8 @@ def transcode_jpeg(data: bytes | memoryview, restart: int, orientation: int) -> 
         segments that define the colour space (JFIF, Adobe). And its signature; None if it is RGB, not YCbCr.
         None if the file is damaged, truncated, or not supported by the decoder (CMYK, arithmetic coding, 12 bits).
     """
-    found = compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS, orientation)
-    return None if found is None else (found[0], _signature(found[1]))
+    result = compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS, orientation)
+    return None if result is None else (result[0], _signature(result[1]))
 
 
 def sign_jpeg(data: bytes | memoryview, orientation: int) -> Signature | None:

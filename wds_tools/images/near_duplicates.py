@@ -31,9 +31,9 @@ def clusters_of(hashes: NDArray[np.uint64], distance: int, *, threads: int | Non
         distance: 0 to `MAX_DISTANCE` bits. More than 0 requires the compiled module.
         threads: Number of threads; by default one per core.
     """
-    different, number = np.unique(hashes, return_inverse=True)
+    different, index = np.unique(hashes, return_inverse=True)
     if not distance or len(different) < 2:
-        return number.astype(np.int64, copy=False)
+        return index.astype(np.int64, copy=False)
     parents = np.arange(len(different), dtype=np.uint32)
     count = min(threads or available_cores(), distance + 1)
     with ThreadPoolExecutor(count) as pool:
@@ -44,4 +44,4 @@ def clusters_of(hashes: NDArray[np.uint64], distance: int, *, threads: int | Non
         call.result()
     while not np.array_equal(parents, higher := parents[parents]):
         parents = higher
-    return np.unique(parents, return_inverse=True)[1][number].astype(np.int64, copy=False)
+    return np.unique(parents, return_inverse=True)[1][index].astype(np.int64, copy=False)

@@ -153,14 +153,14 @@ def uncovered(boxes: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple
         outlines = pasted.objects[i] if pasted.objects else [[]] * len(of_image)
         are_covered = _sums(mask, start, stop) < (stop - start).prod(axis=1)
         for some in _chunks(np.flatnonzero(are_covered)):
-            wholes = _masks_in([outlines[number] for number in some], start[some], stop[some])
-            for number, whole in zip(some, wholes, strict=True):
-                (x0, y0), (x1, y1), k = start[number].tolist(), stop[number].tolist(), of_image[number]
+            wholes = _masks_in([outlines[index] for index in some], start[some], stop[some])
+            for index, whole in zip(some, wholes, strict=True):
+                (x0, y0), (x1, y1), k = start[index].tolist(), stop[index].tolist(), of_image[index]
                 visible = whole & mask[y0:y1, x0:x1]
                 shares[k] = visible.sum() / max(whole.sum(), 1)
                 y, x = (np.flatnonzero(visible.any(axis=axis)) for axis in (1, 0))
                 if len(y):
-                    ends = np.array([[x[0], y[0]], [x[-1] + 1, y[-1] + 1]]) + start[number]
+                    ends = np.array([[x[0], y[0]], [x[-1] + 1, y[-1] + 1]]) + start[index]
                     left[k] = [*np.maximum(boxes[k, :2], ends[0]), *np.minimum(boxes[k, 2:], ends[1])]
     return left, shares
 
@@ -174,9 +174,9 @@ def _masks_in(
         np.zeros(size, np.bool_) if outlines else np.ones(size, np.bool_)
         for outlines, size in zip(objects, sizes, strict=True)
     ]
-    of = [number for number, outlines in enumerate(objects) for _ in outlines]
-    moved = [one - start[number] for number, outlines in enumerate(objects) for one in outlines]
-    fill([masks[number] for number in of], moved)
+    of = [index for index, outlines in enumerate(objects) for _ in outlines]
+    moved = [one - start[index] for index, outlines in enumerate(objects) for one in outlines]
+    fill([masks[index] for index in of], moved)
     return masks
 
 
@@ -185,13 +185,13 @@ def _sums(mask: NDArray[np.bool_], start: NDArray[np.int64], stop: NDArray[np.in
     sums = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.int64)
     sums[1:, 1:] = mask.cumsum(axis=0).cumsum(axis=1)
     (left, top), (right, bottom) = start.T, stop.T
-    found: NDArray[np.int64] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
-    return found
+    result: NDArray[np.int64] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return result
 
 
-def _chunks(numbers: NDArray[np.int64]) -> list[list[int]]:
+def _chunks(indexes: NDArray[np.int64]) -> list[list[int]]:
     """Return numbers in lists of a length at which the masks of so many objects take little memory."""
-    return [numbers[start : start + _OBJECTS].tolist() for start in range(0, len(numbers), _OBJECTS)]
+    return [indexes[start : start + _OBJECTS].tolist() for start in range(0, len(indexes), _OBJECTS)]
 
 
 def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bool_]:
@@ -227,10 +227,10 @@ def fill(masks: Sequence[NDArray[np.bool_]], outlines: Sequence[Floats]) -> None
     low, high = np.minimum.reduceat(corners, starts), np.maximum.reduceat(corners, starts)
     shapes = high - low + 1
     stops = [*starts[1:].tolist(), len(rows)]
-    for (top, left), (height, width), number, start, stop in zip(
+    for (top, left), (height, width), owner_of_part, start, stop in zip(
         low.tolist(), shapes.tolist(), owner[edge[starts]].tolist(), starts.tolist(), stops, strict=True
     ):
         index = (rows[start:stop] - top) * width + columns[start:stop] - left
         crossings = np.bincount(index, minlength=height * width).astype(np.uint8)  # odd or even, even if it overflows
         inside = np.cumsum(crossings.reshape(height, width), axis=1, dtype=np.uint8)[:, :-1] & 1
-        masks[number][top : top + height, left : left + width - 1] |= inside.view(np.bool_)
+        masks[owner_of_part][top : top + height, left : left + width - 1] |= inside.view(np.bool_)

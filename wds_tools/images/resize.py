@@ -135,11 +135,11 @@ def warp_frame(frame: NDArray[Any], warp: Warp, index: int, fill: float, *, near
     inverse = np.linalg.inv(warp.matrix[index])
     with stages.RESIZE:
         if frame.dtype == np.uint8 and frame.shape[2] == 3 and not nearest:
-            numbers = (inverse / inverse[2, 2]).ravel()[:8].tolist()
-            is_affine = numbers[6:] == [0, 0]
+            coefficients = (inverse / inverse[2, 2]).ravel()[:8].tolist()
+            is_affine = coefficients[6:] == [0, 0]
             method = Image.Transform.AFFINE if is_affine else Image.Transform.PERSPECTIVE
             image, color = Image.fromarray(frame), (int(fill),) * 3
-            how = (width, height), method, numbers[:6] if is_affine else numbers, Image.Resampling.BILINEAR
+            how = (width, height), method, coefficients[:6] if is_affine else coefficients, Image.Resampling.BILINEAR
             output: NDArray[Any] = np.asarray(image.transform(*how, fillcolor=color))
         else:
             y, x = np.indices((height, width)) + 0.5

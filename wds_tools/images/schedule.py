@@ -122,16 +122,16 @@ class Schedule:
         parts = [range(start, stop, _stride(start, stop)) for start, stop in pairwise(starts) if self.linear]
         return sorted({*starts, *(number for part in parts for number in part)})
 
-    def at(self, number: int) -> Any:
+    def at(self, point: int) -> Any:
         """Return the value at an epoch or step."""
         starts = list(self.values)
-        index = bisect_right(starts, number) - 1
+        index = bisect_right(starts, point) - 1
         value = self.values[starts[index]]
         if not self.linear or index + 1 == len(starts):
             return value
         start, stop = starts[index : index + 2]
         stride = _stride(start, stop)
-        return _between(value, self.values[stop], (number - start) // stride * stride / (stop - start))
+        return _between(value, self.values[stop], (point - start) // stride * stride / (stop - start))
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -211,8 +211,8 @@ def view_at(view: AnyView, epoch: int, bucket: int | None = None) -> View:
     """Return the view that is used in an epoch, for a batch of one of the `Buckets`, or views of a `MultiScale`."""
     if isinstance(view, Buckets) and bucket is not None:
         return OneBucket(view, bucket)
-    found = view.at(epoch) if isinstance(view, Schedule) else view
-    return found.views[bucket or 0] if isinstance(found, MultiScale) else found
+    current = view.at(epoch) if isinstance(view, Schedule) else view
+    return current.views[bucket or 0] if isinstance(current, MultiScale) else current
 
 
 def any_view_to_dict(view: AnyView) -> dict[str, Any]:

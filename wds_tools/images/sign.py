@@ -14,8 +14,8 @@ from wds_tools.images.decode import Pixels, decode_rgb, decode_stored
 
 def sign(data: bytes | memoryview, info: ImageInfo) -> Signature | None:
     """Return the signature of an encoded image; None if it cannot be decoded. Requires the compiled module."""
-    if info.kind == "jpg" and (found := native.sign_jpeg(data, info.orientation)) is not None:
-        return found
+    if info.kind == "jpg" and (signature := native.sign_jpeg(data, info.orientation)) is not None:
+        return signature
     view = memoryview(data)
     try:
         if info.mode.endswith(";16"):

@@ -304,11 +304,11 @@ class RandomResizedCrop(OfOneSize):
         first = fits.argmax(axis=1)
         rows = np.arange(n)
         centre_w, centre_h = self._centre(width, height)
-        found = fits[rows, first]
-        w = np.where(found, w[rows, first], centre_w)
-        h = np.where(found, h[rows, first], centre_h)
-        left = np.where(found, np.floor(u[:, -3] * (width - w + 1)).astype(np.int64), (width - w) // 2)
-        top = np.where(found, np.floor(u[:, -2] * (height - h + 1)).astype(np.int64), (height - h) // 2)
+        has_fit = fits[rows, first]
+        w = np.where(has_fit, w[rows, first], centre_w)
+        h = np.where(has_fit, h[rows, first], centre_h)
+        left = np.where(has_fit, np.floor(u[:, -3] * (width - w + 1)).astype(np.int64), (width - w) // 2)
+        top = np.where(has_fit, np.floor(u[:, -2] * (height - h + 1)).astype(np.int64), (height - h) // 2)
         probability = 0.5 if self.flip is True else float(self.flip)
         size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         return Regions(

@@ -91,17 +91,17 @@ def contact_sheet(
     fields: dict[str, Any] = {"image": Image(view=chosen)}
     with _loader(dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, options) as loader:
         loader.set_epoch(epoch)
-        batch, found = next(iter(loader)), min(count, loader.samples)
-    labels = batch.label.tolist() if manifest.has_labels else [None] * found
-    images = list(batch.image)[:found]
+        batch, shown = next(iter(loader)), min(count, loader.samples)
+    labels = batch.label.tolist() if manifest.has_labels else [None] * shown
+    images = list(batch.image)[:shown]
 
     def explain(layer: dict[str, Any]) -> StepExplanation:
         with _loader(dataset, {**fields, **layer}, options) as loader:
             return loader.explain(0, epoch=epoch)
 
     tiles = _annotated(images, size, manifest, layers_of(manifest), explain)
-    _save(_sheet(tiles, [_caption(label, manifest.classes) for label in labels[:found]], size), Path(out))
-    return found
+    _save(_sheet(tiles, [_caption(label, manifest.classes) for label in labels[:shown]], size), Path(out))
+    return shown
 
 
 def sheet_of_step(

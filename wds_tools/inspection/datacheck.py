@@ -84,8 +84,8 @@ class _Examined:
         """Yield the problems with images and labels."""
         without = int((self.columns.has_image & ~self.columns.is_signed).sum())
         if without:
-            found = f"{counted(without, 'image')} without a signature: similar, blank and blurred images are not found"
-            yield Finding("images", "note", found, f"wds-tools index --signatures {quote(self.name)}")
+            text = f"{counted(without, 'image')} without a signature: similar, blank and blurred images are not found"
+            yield Finding("images", "note", text, f"wds-tools index --signatures {quote(self.name)}")
         problems = find_problems(self.columns, classes=self.shards.manifest.classes, distance=distance)
         yield from (self.finding(problem, problem.name) for problem in problems)
         if not problems and not without:
@@ -155,11 +155,11 @@ def _check_files(shards: ShardSet) -> Iterator[Finding]:
         if _length(Path(location.store.folder) / location.entry.name) != location.entry.bytes
     ]
     if bad:
-        found = f"{len(bad):,} of {len(local):,} are missing or have the wrong length, such as {bad[0]}"
-        yield Finding("shards", "problem", found, "copy these again, or pack again")
+        text = f"{len(bad):,} of {len(local):,} are missing or have the wrong length, such as {bad[0]}"
+        yield Finding("shards", "problem", text, "copy these again, or pack again")
     else:
-        found = f"all {len(local):,} exist, with the right lengths; wds-tools verify reads every byte"
-        yield Finding("shards", "ok", found)
+        text = f"all {len(local):,} exist, with the right lengths; wds-tools verify reads every byte"
+        yield Finding("shards", "ok", text)
 
 
 def _length(path: Path) -> int:
@@ -173,6 +173,6 @@ def _length(path: Path) -> int:
 def _check_cache(size: int, cache_bytes: int) -> Iterator[Finding]:
     """Report a remote dataset of which later epochs download a part again."""
     if size > cache_bytes:
-        found = f"larger than the cache of {human_bytes(cache_bytes)}: much is downloaded again in every epoch"
+        text = f"larger than the cache of {human_bytes(cache_bytes)}: much is downloaded again in every epoch"
         remedy = f"set WDS_TOOLS_CACHE_BYTES={size} if the disk has enough free space, or cache_bytes="
-        yield Finding("reading", "note", found, remedy)
+        yield Finding("reading", "note", text, remedy)

@@ -80,27 +80,27 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 def check_python(version: tuple[int, ...]) -> Finding:
     """Check the version of Python."""
-    found = ".".join(map(str, version))
+    text = ".".join(map(str, version))
     if version < MIN_PYTHON:
         minimum = ".".join(map(str, MIN_PYTHON))
-        return Finding("python", "problem", found, f"install Python {minimum} or newer")
-    return Finding("python", "ok", found)
+        return Finding("python", "problem", text, f"install Python {minimum} or newer")
+    return Finding("python", "ok", text)
 
 
 def check_packages(packages: Sequence[Package], imports: Imports, *, source_tree: str | None = None) -> Finding:
     """Check that the required packages are installed, new enough, and can be imported."""
     if not packages:
-        found = "wds-tools is not installed, so the versions that it requires are not known"
+        text = "wds-tools is not installed, so the versions that it requires are not known"
         remedy = _install(source_tree) if source_tree else "install wds-tools with pip"
-        return Finding("packages", "note", found, remedy) if not _broken_packages(imports) else _import_finding(imports)
+        return Finding("packages", "note", text, remedy) if not _broken_packages(imports) else _import_finding(imports)
     problems = {package: problem for package in packages if (problem := _version_problem(package))}
     if problems:
         remedy = " ".join(f"'{package.name}>={package.min_version}'" for package in problems)
-        found = ", ".join(f"{package.name} {problem}" for package, problem in problems.items())
+        text = ", ".join(f"{package.name} {problem}" for package, problem in problems.items())
         if _is_without_loader(problems, imports):
-            found = f"{found}: packing, verifying and serving work, loaders do not"
-            return Finding("packages", "note", found, f"if you need them: pip install {remedy}")
-        return Finding("packages", "problem", found, f"pip install {remedy}")
+            text = f"{text}: packing, verifying and serving work, loaders do not"
+            return Finding("packages", "note", text, f"if you need them: pip install {remedy}")
+        return Finding("packages", "problem", text, f"pip install {remedy}")
     if _broken_packages(imports):
         return _import_finding(imports)
     shown = ", ".join(f"{p.name} {p.installed}" for p in packages if p.name in ("torch", "pillow", "numpy", "pyarrow"))
@@ -129,9 +129,9 @@ def _broken_packages(imports: Imports) -> dict[str, str]:
 
 def _import_finding(imports: Imports) -> Finding:
     broken = _broken_packages(imports)
-    found = "; ".join(f"{name} cannot be imported: {_one_line(reason)}" for name, reason in broken.items())
+    text = "; ".join(f"{name} cannot be imported: {_one_line(reason)}" for name, reason in broken.items())
     remedy = f"install again: pip install --force-reinstall {' '.join(map(_distribution, broken))}"
-    return Finding("packages", "problem", found, remedy)
+    return Finding("packages", "problem", text, remedy)
 
 
 def _distribution(module: str) -> str:
@@ -146,16 +146,16 @@ def _one_line(text: str) -> str:
 
 def check_fast_path(imports: Imports, *, native: bool, source_tree: str | None = None) -> Finding:
     """Check that the compiled decoder is used."""
-    found = f"{decoder_text(imports, allowed=native)}: loading is slower"
+    text = f"{decoder_text(imports, allowed=native)}: loading is slower"
     if NATIVE in imports.broken:
         remedy = "install a C compiler, then wds-tools again"
         if NATIVE not in imports.missing:
-            found, remedy = f"{found} ({_one_line(imports.broken[NATIVE])})", "install wds-tools again"
+            text, remedy = f"{text} ({_one_line(imports.broken[NATIVE])})", "install wds-tools again"
         if source_tree:
-            found, remedy = f"{found}; Python imports the source tree {source_tree}", _install(source_tree)
-        return Finding("fast path", "note", found, remedy)
+            text, remedy = f"{text}; Python imports the source tree {source_tree}", _install(source_tree)
+        return Finding("fast path", "note", text, remedy)
     if not native:
-        return Finding("fast path", "note", found, "unset WDS_TOOLS_NATIVE")
+        return Finding("fast path", "note", text, "unset WDS_TOOLS_NATIVE")
     return Finding("fast path", "ok", decoder_text(imports, allowed=native))
 
 
@@ -167,32 +167,32 @@ def _install(source_tree: str) -> str:
 def check_cores(cores: int, usable: int, quota: int | None) -> Finding:
     """Check how many cores workers can use."""
     if usable == cores:
-        found = f"{counted(cores, 'core')}"
+        text = f"{counted(cores, 'core')}"
     else:
         reason = f"CPU quota of {quota}" if quota == usable else "CPU affinity"
-        found = f"{usable} of the machine's {counted(cores, 'core')} ({reason}); num_workers='auto' uses this number"
+        text = f"{usable} of the machine's {counted(cores, 'core')} ({reason}); num_workers='auto' uses this number"
     if usable == 1:
-        return Finding("cores", "note", found, "provide two or more: workers decode while the training loop runs")
-    return Finding("cores", "ok", found)
+        return Finding("cores", "note", text, "provide two or more: workers decode while the training loop runs")
+    return Finding("cores", "ok", text)
 
 
 def check_memory(total: int, limit: int | None) -> Finding:
     """Check whether the container limits the memory, and that there is enough for torch."""
     size = min(total, limit or total)
-    found = human_bytes(size)
+    text = human_bytes(size)
     if size < total:
-        found += f", the limit of the container; the machine has {human_bytes(total)}"
+        text += f", the limit of the container; the machine has {human_bytes(total)}"
     if size < _MIN_MEMORY:
         remedy = f"provide {human_bytes(_MIN_MEMORY)} or more, or use few workers: num_workers=1"
-        return Finding("memory", "problem", found, remedy)
-    return Finding("memory", "ok", found)
+        return Finding("memory", "problem", text, remedy)
+    return Finding("memory", "ok", text)
 
 
 def check_shm(size: int | None) -> Finding:
     """Check the shared memory that torch's DataLoader needs; make_loader does not need any."""
     if size is None or size <= _DOCKER_SHM:
-        found = f"{'none' if size is None else human_bytes(size)}; make_loader needs none, torch's DataLoader does"
-        return Finding("shm", "note", found, "with Docker: --shm-size=8g, or --ipc=host")
+        text = f"{'none' if size is None else human_bytes(size)}; make_loader needs none, torch's DataLoader does"
+        return Finding("shm", "note", text, "with Docker: --shm-size=8g, or --ipc=host")
     return Finding("shm", "ok", f"{human_bytes(size)} in /dev/shm")
 
 
@@ -204,16 +204,16 @@ def check_open_files(soft: int, hard: int, cores: int) -> Finding:
     if hard < 0 or hard >= needed:
         raised = "any number" if hard < 0 else f"{hard:,}"
         return Finding("files", "ok", f"{soft:,} may be open; loaders raise that to {raised}")
-    found = f"{hard:,} may be open; datasets of many shards or blocks need {needed:,}, with fewer they are slower"
-    return Finding("files", "problem", found, "raise the limit in /etc/security/limits.conf")
+    text = f"{hard:,} may be open; datasets of many shards or blocks need {needed:,}, with fewer they are slower"
+    return Finding("files", "problem", text, "raise the limit in /etc/security/limits.conf")
 
 
 def check_gpu(torch: Torch | None, *, gpus: int, driver: str | None, hidden: str | None) -> Finding:
     """Check that torch can use the GPU, if there is one."""
     devices = f"{counted(gpus, 'NVIDIA device')}, driver {driver or 'not loaded'}"
     if torch is None:
-        found = f"{devices if gpus else 'not known'}: torch cannot be imported"
-        return Finding("gpu", "note", found, "see packages")
+        text = f"{devices if gpus else 'not known'}: torch cannot be imported"
+        return Finding("gpu", "note", text, "see packages")
     if not torch.devices:
         return _no_device(torch, devices, gpus=gpus, driver=driver, hidden=hidden)
     if torch.error:
@@ -230,14 +230,14 @@ def _no_device(torch: Torch, devices: str, *, gpus: int, driver: str | None, hid
     if not gpus:
         return Finding("gpu", "note", f"driver {driver}, but no device in this container", "docker run --gpus all")
     if hidden is not None and hidden.strip() in ("", "-1"):
-        found = f"{devices}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
-        return Finding("gpu", "note", found, "unset CUDA_VISIBLE_DEVICES")
+        text = f"{devices}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
+        return Finding("gpu", "note", text, "unset CUDA_VISIBLE_DEVICES")
     if torch.cuda is None and torch.hip is None:
-        found = f"{devices}, but torch {torch.version} is built without CUDA"
-        return Finding("gpu", "problem", found, "install torch for CUDA: https://pytorch.org/get-started")
+        text = f"{devices}, but torch {torch.version} is built without CUDA"
+        return Finding("gpu", "problem", text, "install torch for CUDA: https://pytorch.org/get-started")
     reason = _one_line(torch.error) or "no reason given"
-    found = f"{devices}, but torch {torch.version} ({_built_for(torch)}) cannot use it: {reason}"
-    return Finding("gpu", "problem", found, "update the driver, or install torch for an older CUDA")
+    text = f"{devices}, but torch {torch.version} ({_built_for(torch)}) cannot use it: {reason}"
+    return Finding("gpu", "problem", text, "update the driver, or install torch for an older CUDA")
 
 
 def _built_for(torch: Torch) -> str:
@@ -249,11 +249,11 @@ def check_cache(folder: Path, *, writable: bool, free: int, limit: int) -> Findi
     remedy = "set WDS_TOOLS_CACHE_DIR to a writable folder"
     if not writable:
         return Finding("cache", "problem", f"{folder} cannot be written to", remedy)
-    found = f"{folder}, {human_bytes(free)} free; the limit of the cache is {human_bytes(limit)}"
+    text = f"{folder}, {human_bytes(free)} free; the limit of the cache is {human_bytes(limit)}"
     if free < limit:
         remedy = "free disk space, or set WDS_TOOLS_CACHE_BYTES or WDS_TOOLS_CACHE_DIR"
-        return Finding("cache", "note", found, remedy)
-    return Finding("cache", "ok", found)
+        return Finding("cache", "note", text, remedy)
+    return Finding("cache", "ok", text)
 
 
 def format_findings(findings: Sequence[Finding]) -> str:

@@ -60,22 +60,22 @@ def draw(tile: Image.Image, layer: Mapping[str, Any], *, scale: float, names: Se
         _draw_mask(tile, np.asarray(layer[MASK]))
         return
     canvas = ImageDraw.Draw(tile, "RGBA")
-    numbers = np.asarray(layer[CLASSES]).ravel().tolist()[:_MAX_OBJECTS]
-    for place, number in enumerate(numbers):
-        colour = palette.rgb_of(int(number))
+    class_numbers = np.asarray(layer[CLASSES]).ravel().tolist()[:_MAX_OBJECTS]
+    for index, class_number in enumerate(class_numbers):
+        colour = palette.rgb_of(int(class_number))
         if BOXES in layer:
-            left, top, right, bottom = (np.asarray(layer[BOXES][place]) * scale).tolist()
+            left, top, right, bottom = (np.asarray(layer[BOXES][index]) * scale).tolist()
             canvas.rectangle([left, top, max(left, right - 1), max(top, bottom - 1)], outline=colour)
-            name = names[number] if 0 <= number < len(names) else str(number)
+            name = names[class_number] if 0 <= class_number < len(names) else str(class_number)
             where = max(0, min(left + 2, tile.width - 12)), max(0, min(top, tile.height - 11))
             canvas.text(where, name[:_MAX_NAME], fill=colour, stroke_width=1, stroke_fill=(0, 0, 0))
         elif OUTLINES in layer:
-            for outline in layer[OUTLINES][place]:
+            for outline in layer[OUTLINES][index]:
                 corners = [tuple(point) for point in (np.asarray(outline) * scale).tolist()]
                 if len(corners) > 1:
                     canvas.polygon(corners, fill=(*colour, round(255 * _AREA_OPACITY)), outline=colour)
         else:
-            points = np.asarray(layer[POINTS][place], np.float64)
+            points = np.asarray(layer[POINTS][index], np.float64)
             for point in points if points.ndim == 2 else ():
                 if len(point) == 2 or point[2] > 0:
                     x, y = point[:2] * scale
@@ -87,10 +87,10 @@ def _draw_mask(tile: Image.Image, mask: Any) -> None:
     if mask.ndim == 3 and mask.shape[0] == 3:
         colours, shown = mask.transpose(1, 2, 0).astype(np.uint8), mask.any(axis=0)
     else:
-        numbers = mask.reshape(mask.shape[-2:]).astype(np.int64)
-        table = np.array([palette.rgb_of(number) for number in range(palette.COUNT)], np.uint8)
-        places = np.where(numbers == 0, 0, (numbers - 1) % (palette.COUNT - 1) + 1)
-        colours, shown = table[places], numbers != 0
+        class_numbers = mask.reshape(mask.shape[-2:]).astype(np.int64)
+        table = np.array([palette.rgb_of(class_number) for class_number in range(palette.COUNT)], np.uint8)
+        places = np.where(class_numbers == 0, 0, (class_numbers - 1) % (palette.COUNT - 1) + 1)
+        colours, shown = table[places], class_numbers != 0
     opacity = Image.fromarray((shown * round(255 * _MASK_OPACITY)).astype(np.uint8))
     over = Image.fromarray(colours).resize(tile.size, Image.Resampling.NEAREST)
     tile.paste(over, (0, 0), opacity.resize(tile.size, Image.Resampling.NEAREST))

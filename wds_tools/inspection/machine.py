@@ -159,7 +159,7 @@ def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
     """Read the output of the other process."""
     broken: dict[str, str] = {}
     missing: set[str] = set()
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for line in lines:
         if "begins" in line:
             broken[line["begins"]] = end
@@ -169,21 +169,21 @@ def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
             broken[line["name"]] = line["error"]
         if line.get("missing"):
             missing.add(line["name"])
-        found |= line
-    torch = found.get("torch")
+        facts |= line
+    torch = facts.get("torch")
     torch_facts = Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None
-    return Imports(broken, torch_facts, found.get("simd", ""), frozenset(missing))
+    return Imports(broken, torch_facts, facts.get("simd", ""), frozenset(missing))
 
 
 def active_decoder() -> str:
     """Return whether the compiled decoder is used, and with which instructions, for ``wds-tools --version``."""
     try:
         module = importlib.import_module(NATIVE)
-        found = Imports(simd=module.simd() if hasattr(module, "simd") else "")
+        result = Imports(simd=module.simd() if hasattr(module, "simd") else "")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == NATIVE
-        found = Imports({NATIVE: str(error)}, missing=frozenset([NATIVE] if missing else []))
-    return decoder_text(found, allowed=use_native())
+        result = Imports({NATIVE: str(error)}, missing=frozenset([NATIVE] if missing else []))
+    return decoder_text(result, allowed=use_native())
 
 
 def decoder_text(imports: Imports, *, allowed: bool) -> str:

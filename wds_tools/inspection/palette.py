@@ -11,29 +11,29 @@ _IGNORED = 255  # usually marks pixels without a class
 
 
 @cache
-def rgb_of(number: int) -> tuple[int, int, int]:
+def rgb_of(class_number: int) -> tuple[int, int, int]:
     """Return the colour of a class number, red, green and blue; it repeats every 255 numbers.
 
     >>> rgb_of(1) == rgb_of(256), rgb_of(1) == rgb_of(2)
     (True, False)
     """
-    if place_of(number) == _IGNORED:
+    if place_of(class_number) == _IGNORED:
         return 200, 200, 200
-    number = place_of(number)
-    saturation, value = ((0.85, 1.0), (0.55, 1.0), (0.9, 0.75))[number // 8 % 3]
-    red, green, blue = colorsys.hsv_to_rgb(number * _STEP % 1, saturation, value)
+    class_number = place_of(class_number)
+    saturation, value = ((0.85, 1.0), (0.55, 1.0), (0.9, 0.75))[class_number // 8 % 3]
+    red, green, blue = colorsys.hsv_to_rgb(class_number * _STEP % 1, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def place_of(number: int) -> int:
+def place_of(class_number: int) -> int:
     """Return the place of a number in a palette of 256 colours: 0 for 0, otherwise 1 to 255."""
-    return (number - 1) % (COUNT - 1) + 1 if number else 0
+    return (class_number - 1) % (COUNT - 1) + 1 if class_number else 0
 
 
-def hex_of(number: int) -> str:
+def hex_of(class_number: int) -> str:
     """Return the colour of a class number as HTML writes it.
 
     >>> hex_of(0)
     '#ff2626'
     """
-    return "#{:02x}{:02x}{:02x}".format(*rgb_of(number))
+    return "#{:02x}{:02x}{:02x}".format(*rgb_of(class_number))

@@ -21,7 +21,7 @@ from wds_tools.terminal import phase_bar
 
 def read_columns(shards: ShardSet) -> ImageColumns:
     """Return the columns of a dataset. Only its indexes are read."""
-    parts = [_of_shard(shards, number) for number in phase_bar("reading indexes", range(len(shards.locations)))]
+    parts = [_of_shard(shards, shard) for shard in phase_bar("reading indexes", range(len(shards.locations)))]
     return ImageColumns(*(np.concatenate([getattr(part, name) for part in parts]) for name in ImageColumns.__slots__))
 
 
@@ -31,9 +31,9 @@ def columns_key(shards: ShardSet) -> str:
     return xxhash.xxh3_128_hexdigest(lines.encode())
 
 
-def _of_shard(shards: ShardSet, number: int) -> ImageColumns:
-    index = shards.index(number, keep=False)
-    return columns_of_index(index, shards.columns(number, COLUMNS) if has_signatures(index.columns) else None)
+def _of_shard(shards: ShardSet, shard: int) -> ImageColumns:
+    index = shards.index(shard, keep=False)
+    return columns_of_index(index, shards.columns(shard, COLUMNS) if has_signatures(index.columns) else None)
 
 
 def columns_of_index(index: Index, signatures: pa.Table | None) -> ImageColumns:
@@ -66,20 +66,20 @@ def _floats(column: pa.ChunkedArray) -> NDArray[np.float32]:
 
 def write_ban(path: Path, shards: ShardSet, problem: Problem) -> None:
     """Write the samples of a problem to a file that ``ban=`` takes: their keys, or their ids if keys are repeated."""
-    keys = [key for number in range(len(shards.locations)) for key in _keys(shards, number, problem.samples)]
-    found = ids_by_key(shards, keys, [0, shards.manifest.samples], str(path))
-    lines = keys if all(len(ids) == 1 for ids in found.values()) else list(map(str, problem.samples.tolist()))
+    keys = [key for shard in range(len(shards.locations)) for key in _keys(shards, shard, problem.samples)]
+    ids_of = ids_by_key(shards, keys, [0, shards.manifest.samples], str(path))
+    lines = keys if all(len(ids) == 1 for ids in ids_of.values()) else list(map(str, problem.samples.tolist()))
     with write_errors(path.parent, "choose another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_bytes(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def _keys(shards: ShardSet, number: int, samples: NDArray[np.int64]) -> list[str]:
+def _keys(shards: ShardSet, shard: int, samples: NDArray[np.int64]) -> list[str]:
     """Return the keys of those samples that are in a shard."""
-    start = sum(location.entry.samples for location in shards.locations[:number])
-    stop = start + shards.locations[number].entry.samples
+    start = sum(location.entry.samples for location in shards.locations[:shard])
+    stop = start + shards.locations[shard].entry.samples
     low, high = np.searchsorted(samples, [start, stop])
     if low == high:
         return []
-    keys = shards.index(number, keep=False).keys
+    keys = shards.index(shard, keep=False).keys
     return [keys[row - start] for row in samples[low:high].tolist()]

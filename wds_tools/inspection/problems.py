@@ -93,7 +93,7 @@ def find_leaks(
         return []
     samples = np.sort(np.concatenate([group[group < len(one)] for group in groups]))
     copies = np.isin(one.content[samples], other.content[other.has_image])
-    found = (
+    text = (
         f"{counted(len(samples), 'image')} of {names[0]} also in {names[1]}: {int(copies.sum()):,} with the same "
         f"bytes, {int((~copies).sum()):,} similar"
     )
@@ -101,7 +101,7 @@ def find_leaks(
         [(int(row >= len(one)), int(row) - (len(one) if row >= len(one) else 0)) for row in group.tolist()]
         for group in groups
     ]
-    return [Problem("leak", "problem", found, samples, _ids_condition(samples), pairs)]
+    return [Problem("leak", "problem", text, samples, _ids_condition(samples), pairs)]
 
 
 def can_compare(columns: ImageColumns) -> NDArray[np.bool_]:
@@ -125,11 +125,11 @@ def _clusters(columns: ImageColumns, distance: int) -> tuple[NDArray[np.int64], 
 def _groups(cluster: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the rows of each cluster that has several: int64 [n] each, ascending."""
     rows = np.flatnonzero(cluster >= 0)
-    _, number, counts = np.unique(cluster[rows], return_inverse=True, return_counts=True)
-    several = counts[number] > 1
-    rows, number = rows[several], number[several]
-    order = np.argsort(number, kind="stable")
-    edges = np.flatnonzero(np.diff(number[order])) + 1
+    _, index, counts = np.unique(cluster[rows], return_inverse=True, return_counts=True)
+    several = counts[index] > 1
+    rows, index = rows[several], index[several]
+    order = np.argsort(index, kind="stable")
+    edges = np.flatnonzero(np.diff(index[order])) + 1
     return [group for group in np.split(rows[order], edges) if len(group)]
 
 
@@ -138,28 +138,28 @@ def _duplicates(columns: ImageColumns, distance: int) -> Iterator[Problem]:
     same = _groups(copies)
     if same:
         samples = np.sort(np.concatenate([group[1:] for group in same]))
-        found = f"{counted(len(samples), 'image')} with the same bytes as an earlier one, in {_in_clusters(same)}"
-        yield Problem("copies", "note", found, samples, _ids_condition(samples), _as_lists(same))
+        text = f"{counted(len(samples), 'image')} with the same bytes as an earlier one, in {_in_clusters(same)}"
+        yield Problem("copies", "note", text, samples, _ids_condition(samples), _as_lists(same))
     groups = _groups(similar)
     near = [group for group in groups if len(np.unique(columns.content[group])) > 1]
     if near:
         area = columns.width.astype(np.int64) * columns.height
         samples = np.sort(np.concatenate([np.delete(group, np.argmax(area[group])) for group in near]))
-        found = (
+        text = (
             f"{counted(len(samples), 'image')} similar to a larger one, in {_in_clusters(near)} (hashes differ in at "
             f"most {distance} of 64 bits)"
         )
-        yield Problem("similar", "note", found, samples, _ids_condition(samples), _as_lists(near))
+        yield Problem("similar", "note", text, samples, _ids_condition(samples), _as_lists(near))
     different = [group for group in groups if len(np.unique(columns.label[group])) > 1]
     if different:
         samples = np.sort(np.concatenate(different))
         same_bytes = sum(len(np.unique(columns.label[group])) > 1 for group in same)
-        found = (
+        text = (
             f"{counted(len(samples), 'image')} with different labels in {_in_clusters(different)} of copies or similar "
             f"images; in {same_bytes:,} the bytes are the same"
         )
         status: Literal["note", "problem"] = "problem" if same_bytes else "note"
-        yield Problem("labels", status, found, samples, _ids_condition(samples), _as_lists(different))
+        yield Problem("labels", status, text, samples, _ids_condition(samples), _as_lists(different))
 
 
 def _by_condition(columns: ImageColumns) -> Iterator[Problem]:
@@ -201,8 +201,8 @@ def _small_classes(columns: ImageColumns, classes: Sequence[str]) -> Iterator[Pr
         shown = ", ".join(classes[number] if 0 <= number < len(classes) else str(number) for number in single[:5])
         more = f" and {len(single) - 5:,} more" if len(single) > 5 else ""
         where = _condition("label", single)
-        found = f"{counted(len(single), 'class', 'classes')} with one sample: {shown}{more}"
-        yield Problem("classes", "note", found, np.flatnonzero(np.isin(columns.label, single)), where)
+        text = f"{counted(len(single), 'class', 'classes')} with one sample: {shown}{more}"
+        yield Problem("classes", "note", text, np.flatnonzero(np.isin(columns.label, single)), where)
 
 
 def _in_clusters(groups: Sequence[NDArray[np.int64]]) -> str:

@@ -77,8 +77,8 @@ class SavedStep:
         if "schedule" in state:
             planned = weights.planned(schedule_of_state(state["schedule"]))
             orders = with_planned(orders, planned, history.sections[-1], cursor, history.steps)
-        found = find_step(history.sections, orders, step=self.step, epoch=self.epoch, prefix=opened.prefix)
-        return StepExplanation(found, opened.recipe, rank=self.rank)
+        step = find_step(history.sections, orders, step=self.step, epoch=self.epoch, prefix=opened.prefix)
+        return StepExplanation(step, opened.recipe, rank=self.rank)
 
 
 def _open(

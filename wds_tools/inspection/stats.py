@@ -201,8 +201,8 @@ def _class_counts(labels: Counter[int], names: tuple[str, ...]) -> tuple[ClassCo
 
 
 def _counts(values: NDArray[Any]) -> dict[int, int]:
-    numbers, counts = np.unique(values, return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    different, counts = np.unique(values, return_counts=True)
+    return dict(zip(different.tolist(), counts.tolist(), strict=True))
 
 
 def _spread(counts: Counter[int]) -> Spread | None:

@@ -156,9 +156,9 @@ class BucketedEpoch(EpochOrder):
         if self._stored is None:
             return self._rows.valid[start:stop]
         rows = np.arange(start, min(stop, self.computed_counts[1])) - self.computed_counts[0]
-        found = np.ones(len(rows), np.bool_)
-        found[rows >= 0] = self._stored["valid"][rows[rows >= 0]]
-        return found
+        valid = np.ones(len(rows), np.bool_)
+        valid[rows >= 0] = self._stored["valid"][rows[rows >= 0]]
+        return valid
 
     def bucket_of(self, ids: Ints) -> int:
         """Return the bucket of samples that all belong to the same one."""
@@ -197,7 +197,7 @@ class BucketedEpoch(EpochOrder):
         piece = self.piece_at(position)
         return piece.regime.marks(piece.row(piece.drawn_before)) if piece else ()
 
-    def substitute(self, position: int, number: int) -> int:
+    def substitute(self, position: int, attempt: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
         row, rows = position % self.samples, slice(*self.rows_like(position))
         bucket = self.bucket_of(self.ids(row, row + 1))
@@ -205,7 +205,7 @@ class BucketedEpoch(EpochOrder):
             ids = self.ids(rows.start, rows.stop)[self.valid(rows.start, rows.stop)]
             self._members[rows.start, bucket] = ids[self.order.labels[ids] == bucket]
         members = self._members[rows.start, bucket]
-        return int(members[number % len(members)])
+        return int(members[attempt % len(members)])
 
     def tally(self) -> Tally | None:
         """Return the tally of all samples without computing the groups; None if that is not possible."""
@@ -259,10 +259,10 @@ class BucketedEpoch(EpochOrder):
         """The rows, if they are stored: about 5 bytes for each."""
         if self.order.stored is None or not self._is_whole:
             return None
-        found = self.order.stored(f"{self.identity!r} {self.epoch}", self._columns)
+        columns = self.order.stored(f"{self.identity!r} {self.epoch}", self._columns)
         for name in ("_plan", "_base"):  # 25 bytes for each row, from which the columns were computed
             vars(self).pop(name, None)
-        return found
+        return columns
 
     def _columns(self) -> Columns:
         rows, (ids, lanes) = self._rows, self._base

@@ -163,9 +163,9 @@ class Planned:
     points: tuple[tuple[int, Entries], ...]
     has_first: bool
 
-    def since(self, number: int) -> tuple[tuple[int, Entries], ...]:
+    def since(self, point: int) -> tuple[tuple[int, Entries], ...]:
         """Return the point that holds at a number, and the later ones."""
-        return self.points[bisect_right([start for start, _ in self.points], number) - 1 :]
+        return self.points[bisect_right([start for start, _ in self.points], point) - 1 :]
 
 
 class FindWeights(Protocol):

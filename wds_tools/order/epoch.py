@@ -195,13 +195,13 @@ class PlainOrder(RunOrder):
         shares = weights.shares or self.shares
         ids = np.array(banned, np.int64)
         rates: list[Rates | None] = []
-        for number, share in enumerate(shares):
-            first, last = self.first_ids[number : number + 2]
+        for dataset, share in enumerate(shares):
+            first, last = self.first_ids[dataset : dataset + 2]
             own = ids[(ids >= first) & (ids < last)] - first
-            one = weights.datasets[number] if weights.datasets else None
-            if share and one:
-                name = f"dataset {number} of the Mixture" if len(shares) > 1 else "the dataset"
-                rates.append(Rates(one.phases, one.by_group, one.by_sample, own, name))
+            factors = weights.datasets[dataset] if weights.datasets else None
+            if share and factors:
+                name = f"dataset {dataset} of the Mixture" if len(shares) > 1 else "the dataset"
+                rates.append(Rates(factors.phases, factors.by_group, factors.by_sample, own, name))
             else:
                 rates.append(Rates.without(own, last - first) if share and len(own) else None)
         return shares, tuple(rates)
@@ -395,18 +395,18 @@ class EpochOrder:
     def rows_like(self, position: int) -> tuple[int, int]:
         """Return the rows drawn by the same weights that have a row: the first one, and the one after the last."""
         starts = [0, *self.starts_of_weights, self.samples]
-        number = bisect_right(starts, position % self.samples)
-        return starts[number - 1], starts[number]
+        index = bisect_right(starts, position % self.samples)
+        return starts[index - 1], starts[index]
 
-    def substitute(self, position: int, number: int) -> int:
+    def substitute(self, position: int, attempt: int) -> int:
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
         first, stop = self.rows_like(position)
-        pattern, row = self.run.pattern, first + number % (stop - first)
+        pattern, row = self.run.pattern, first + attempt % (stop - first)
         if pattern is not None:
             piece = self.piece_at(position)
             before = piece.row(0) if piece else self.epoch * (self.run.epoch_length or 0)
             pattern = piece.regime.pattern if piece else pattern
-            row = pattern.row_like(position + before, first + before, stop + before, number) - before
+            row = pattern.row_like(position + before, first + before, stop + before, attempt) - before
         return int(self.ids(row, row + 1)[0])
 
 
@@ -422,14 +422,14 @@ class BannedEpoch(EpochOrder):
         self._base = base
         self._position = position
         self._banned = np.unique(np.array(ids, np.int64))
-        found, segments = self.run.find(self.epoch, self._banned)
+        ids_there, segments = self.run.find(self.epoch, self._banned)
         starts = base.segment_starts
         # Only the segment of the position has to be computed here, and none if it is 0.
         first = int(np.searchsorted(starts, position, side="right")) if position else 0  # of the later segments
-        rest = base.ids(position, int(starts[min(first, len(starts) - 1)])) if position else found[:0]
+        rest = base.ids(position, int(starts[min(first, len(starts) - 1)])) if position else ids_there[:0]
         rest = rest[np.isin(rest, self._banned)]
         is_later = segments >= first
-        self._removed = np.concatenate([found[is_later], rest])
+        self._removed = np.concatenate([ids_there[is_later], rest])
         counts = np.bincount(segments[is_later], minlength=len(starts))[: len(starts) - 1]
         counts[max(first - 1, 0) : first] += len(rest)
         self.segment_starts = np.concatenate([[0], np.cumsum(np.diff(starts) - counts)])
@@ -455,17 +455,17 @@ class BannedEpoch(EpochOrder):
         self._segments.put(index, (ids[keeps], lanes[keeps]))
         return ids[keeps], lanes[keeps]
 
-    def _kept(self, number: int) -> tuple[Part, NDArray[np.bool_]]:
+    def _kept(self, index: int) -> tuple[Part, NDArray[np.bool_]]:
         """Return a segment of the base, and which of its samples are not left out."""
-        start, stop = self._base.segment_starts[number : number + 2].tolist()
+        start, stop = self._base.segment_starts[index : index + 2].tolist()
         ids, lanes = self._base.slice(start, stop)
         return (ids, lanes), ~np.isin(ids, self._banned) | (np.arange(start, stop) < self._position)
 
     def source_positions(self, position: int) -> tuple[SourcePosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row, and its lag."""
-        number = int(np.searchsorted(self.segment_starts, position, side="right")) - 1
-        within = np.flatnonzero(self._kept(number)[1])[position - int(self.segment_starts[number])]
-        return self._base.source_positions(int(self._base.segment_starts[number]) + int(within))
+        index = int(np.searchsorted(self.segment_starts, position, side="right")) - 1
+        within = np.flatnonzero(self._kept(index)[1])[position - int(self.segment_starts[index])]
+        return self._base.source_positions(int(self._base.segment_starts[index]) + int(within))
 
 
 class WeightedEpoch(EpochOrder):

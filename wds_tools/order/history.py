@@ -81,15 +81,15 @@ class History:
         return {"step": self.steps, "sections": [list(astuple(section)) for section in sections]}
 
     def _sections_since(self, epoch: int, orders: EpochOrders, prefix: PrefixOrder | None) -> list[Section]:
-        found = []
+        sections = []
         for section, end in zip(self.sections, [*(one.step for one in self.sections[1:]), self.steps + 1], strict=True):
             cursor, step = Cursor(section.epoch, section.position), section.step
             while cursor.epoch < epoch and step < end:
                 step += len(section.plan(_order_of(section, orders, cursor.epoch, prefix), cursor))
                 cursor = Cursor(cursor.epoch + 1)
             if step < end:
-                found.append(replace(section, step=step, epoch=cursor.epoch, position=cursor.position))
-        return found
+                sections.append(replace(section, step=step, epoch=cursor.epoch, position=cursor.position))
+        return sections
 
     def load_state_dict(self, state: dict[str, Any], cursor: Cursor) -> None:
         """Continue from a state, whose next step begins at a cursor."""
@@ -157,30 +157,30 @@ def find_step(
     Raises:
         OptionError: The step is before the first section, or the epoch has fewer steps.
     """
-    if any(number is not None and (not isinstance(number, int) or number < 0) for number in (step, epoch)):
+    if any(given is not None and (not isinstance(given, int) or given < 0) for given in (step, epoch)):
         raise OptionError(f"step={step!r}, epoch={epoch!r}; allowed are whole numbers of 0 and more")
     if epoch is not None:
         first, last = _steps_of_epoch(sections, orders, epoch, prefix)
         if step >= last - first:
             raise OptionError(f"step={step}; epoch {epoch} has the steps 0 to {last - first - 1}")
         step += first
-    known = [section for section in sections if section.step <= step]
-    if not known:
+    earlier = [section for section in sections if section.step <= step]
+    if not earlier:
         raise OptionError(
             f"step={step}; the state records the steps from {sections[0].step} on: only the last {MAX_SECTIONS} "
             "changes of batch size, number of ranks and position, and the last changes of weights, are kept"
         )
-    section = known[-1]
-    cursor, number = Cursor(section.epoch, section.position), step - section.step
+    section = earlier[-1]
+    cursor, index = Cursor(section.epoch, section.position), step - section.step
     while True:
         order = _order_of(section, orders, cursor.epoch, prefix)
         length = len(section.plan(order, cursor))
-        if number < length:
-            start = section.plan(order, cursor).position_of(number)
-            return FoundStep(section, order, cursor, number, step, orders.weights_at(Cursor(cursor.epoch, start)))
+        if index < length:
+            start = section.plan(order, cursor).position_of(index)
+            return FoundStep(section, order, cursor, index, step, orders.weights_at(Cursor(cursor.epoch, start)))
         if not length and not cursor.position:
             raise OptionError(f"epoch {cursor.epoch} has no steps: it has fewer samples than a step")
-        cursor, number = Cursor(cursor.epoch + 1), number - length
+        cursor, index = Cursor(cursor.epoch + 1), index - length
 
 
 def with_planned(orders: EpochOrders, planned: Planned, section: Section, cursor: Cursor, step: int) -> EpochOrders:
@@ -190,24 +190,24 @@ def with_planned(orders: EpochOrders, planned: Planned, section: Section, cursor
     is_plain = now == 0 and planned.has_first and not result.reweights
     if not is_plain and result.weights_at(cursor) != entries:
         result = result.reweighting(entries, cursor, check=False)
-    for number, following in later:
+    for following_step, following in later:
         if planned.unit == "epochs":
-            cursor = Cursor(number)
+            cursor = Cursor(following_step)
         else:
-            cursor, step = _cursor_of_step(number, result, section, cursor, step), number
+            cursor, step = _cursor_of_step(following_step, result, section, cursor, step), following_step
         result = result.reweighting(following, cursor, check=False)
     return orders if result.has_changes_of(orders) else result
 
 
-def _cursor_of_step(number: int, orders: EpochOrders, section: Section, cursor: Cursor, step: int) -> Cursor:
+def _cursor_of_step(target: int, orders: EpochOrders, section: Section, cursor: Cursor, step: int) -> Cursor:
     """Return where a later step begins if ``step`` begins at a cursor."""
     while True:
         plan = section.plan(orders.of(cursor.epoch), cursor)
-        if number < step + len(plan):
-            return Cursor(cursor.epoch, plan.position_of(number - step))
+        if target < step + len(plan):
+            return Cursor(cursor.epoch, plan.position_of(target - step))
         step, epochs = step + len(plan), 1
         if cursor.position == 0 and not plan.order.identity.buckets:  # the following epochs have as many steps
-            epochs += (number - step) // len(plan)
+            epochs += (target - step) // len(plan)
             step += (epochs - 1) * len(plan)
         cursor = Cursor(cursor.epoch + epochs)
 

@@ -84,12 +84,12 @@ def permute_each(key: int, sizes: NDArray[np.int64], values: NDArray[np.int64]) 
     for half in np.unique(halves).tolist():
         rows = np.flatnonzero(halves == half)
         limit = sizes[rows].astype(np.uint64)
-        found = _feistel(key, half, values[rows].astype(np.uint64), None, range(_ROUNDS))
-        outside = np.flatnonzero(found >= limit)
+        permuted = _feistel(key, half, values[rows].astype(np.uint64), None, range(_ROUNDS))
+        outside = np.flatnonzero(permuted >= limit)
         while len(outside):
-            found[outside] = _feistel(key, half, found[outside], None, range(_ROUNDS))
-            outside = outside[found[outside] >= limit[outside]]
-        result[rows] = found
+            permuted[outside] = _feistel(key, half, permuted[outside], None, range(_ROUNDS))
+            outside = outside[permuted[outside] >= limit[outside]]
+        result[rows] = permuted
     return result
 
 
@@ -119,8 +119,8 @@ def _feistel(
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     left, right = values >> shift, values & mask
     forward = rounds.step > 0
-    for number in rounds:
-        round_key: int | NDArray[np.uint64] = key_of("round", key, number)
+    for round_ in rounds:
+        round_key: int | NDArray[np.uint64] = key_of("round", key, round_)
         if streams is not None:
             round_key = hashes(round_key, streams.numbers)
         if forward:

@@ -155,12 +155,12 @@ class MixtureOrder(PlainOrder):
     def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
         """Return where the `scans` of each dataset have its next sample at a position of an epoch, and its lag."""
         start = position + epoch * (self.epoch_length or 0)
-        found: list[SourcePosition] = []
-        for number, part in enumerate(self.parts):
-            passes, rest = divmod(self._pattern.count_before(number, start), part.samples)
-            ((turn, first, _),) = part.source_positions(self._first_pass(number, epoch) + passes, rest)
-            found.append((turn, first, self._pattern.lag(number, start)))
-        return tuple(found)
+        positions: list[SourcePosition] = []
+        for dataset, part in enumerate(self.parts):
+            passes, rest = divmod(self._pattern.count_before(dataset, start), part.samples)
+            ((turn, first, _),) = part.source_positions(self._first_pass(dataset, epoch) + passes, rest)
+            positions.append((turn, first, self._pattern.lag(dataset, start)))
+        return tuple(positions)
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -174,38 +174,38 @@ class MixtureOrder(PlainOrder):
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some samples occur in an epoch, which is computed for it; see `PlainOrder.find`."""
-        found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        ids_found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for index, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
             in_segment = self.ids(epoch, start, stop)
-            found.append(in_segment[np.isin(in_segment, ids)])
-            segments.append(np.full(len(found[-1]), index))
-        return np.concatenate(found), np.concatenate(segments)
+            ids_found.append(in_segment[np.isin(in_segment, ids)])
+            segments.append(np.full(len(ids_found[-1]), index))
+        return np.concatenate(ids_found), np.concatenate(segments)
 
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of PlainOrder.tally
         """Return None: the samples of an epoch are known only after its order is computed."""
         return None
 
-    def _slice_part(self, epoch: int, number: int, start: int, stop: int) -> Part:
+    def _slice_part(self, epoch: int, dataset: int, start: int, stop: int) -> Part:
         """Return ids and lanes of samples ``start`` to ``stop`` that one dataset contributes to an epoch.
 
         They may extend over several passes through that dataset. With ``epoch_length`` they count through all epochs.
         """
-        part, first_pass = self.parts[number], self._first_pass(number, epoch)
+        part, first_pass = self.parts[dataset], self._first_pass(dataset, epoch)
         ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         while start < stop:
             pass_number, first = divmod(start, part.samples)
             last = min(part.samples, first + stop - start)
             part_ids, part_lanes = part.slice(first_pass + pass_number, first, last)
-            ids.append(part_ids + self._first_id[number])
+            ids.append(part_ids + self._first_id[dataset])
             lanes.append(part_lanes)
             start += last - first
         return np.concatenate(ids), np.concatenate(lanes)
 
-    def _first_pass(self, number: int, epoch: int) -> int:
+    def _first_pass(self, dataset: int, epoch: int) -> int:
         """Return the first pass through one dataset in an epoch."""
         if self.epoch_length is not None:
             return 0
-        return epoch * -(-self._pattern.count_before(number, self.samples) // self.parts[number].samples)
+        return epoch * -(-self._pattern.count_before(dataset, self.samples) // self.parts[dataset].samples)
 
 
 def _fingerprint(parts: Sequence[Order], shares: Sequence[int], stop: str) -> str:

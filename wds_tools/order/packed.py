@@ -106,9 +106,9 @@ class PackedOrder(PlainOrder):
 
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
         """Return the id and the index of the segment of each occurrence of samples: there is only one segment."""
-        found = self.ids(epoch, 0, self.samples)
-        found = found[np.isin(found, ids)]
-        return found, np.zeros(len(found), np.int64)
+        order = self.ids(epoch, 0, self.samples)
+        order = order[np.isin(order, ids)]
+        return order, np.zeros(len(order), np.int64)
 
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - of the protocol
         """Return None: the gaps are known only after packing."""
@@ -136,7 +136,7 @@ class PackedEpoch(EpochOrder):
         """Return the ids of all rows in stored order: int64 [samples]."""
         return np.sort(self.ids(0, self.samples))
 
-    def substitute(self, position: int, number: int) -> int:
+    def substitute(self, position: int, attempt: int) -> int:
         """Return a sample that can take the place of the one in a row: one before it, as the rest may not be packed."""
-        row = number % max(1, min(position, self.samples))
+        row = attempt % max(1, min(position, self.samples))
         return int(self.ids(row, row + 1)[0])

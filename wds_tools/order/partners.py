@@ -32,11 +32,11 @@ def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> 
     and is the sample itself only if there is no other one.
     """
     orders = [order.as_of(position) for position in positions.tolist()]
-    found = np.empty((len(positions), count), np.int64)
+    partners = np.empty((len(positions), count), np.int64)
     for one in dict.fromkeys(orders) if count else ():
         chosen = np.array([other is one for other in orders])
-        found[chosen] = _partners_in(one, positions[chosen], count)
-    return found
+        partners[chosen] = _partners_in(one, positions[chosen], count)
+    return partners
 
 
 def _partners_in(order: EpochOrder, positions: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -113,13 +113,13 @@ class EpochPlan:
         left = max(0, self.end - self.cursor.position)
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
-    def position_of(self, number: int) -> int:
-        """Return the position at which step ``number`` begins."""
-        return self.cursor.position + number * self.global_batch
+    def position_of(self, index: int) -> int:
+        """Return the position at which step ``index`` begins."""
+        return self.cursor.position + index * self.global_batch
 
-    def step(self, number: int) -> Step:
-        """Return step ``number`` of this rank, counted from the start of the plan."""
-        size, start = self.global_batch, self.position_of(number)
+    def step(self, index: int) -> Step:
+        """Return step ``index`` of this rank, counted from the start of the plan."""
+        size, start = self.global_batch, self.position_of(index)
         stop = min(start + size, self.end)
         ids, lanes = self.order.slice(start, stop)
         valid = self.order.valid(start, stop)
@@ -130,7 +130,7 @@ class EpochPlan:
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
         if self.world.world_size == 1:  # the division below would return all rows
-            return Step(number, start + np.arange(size), ids, valid, global_tally, self.order.bucket_of(ids))
+            return Step(index, start + np.arange(size), ids, valid, global_tally, self.order.bucket_of(ids))
         identity = self.order.identity  # rows that belong to one rank are samples, or batches
         unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         if unit == 1 or identity.buckets:
@@ -141,7 +141,7 @@ class EpochPlan:
         units = np.sort(parts[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
-        return Step(number, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))
+        return Step(index, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))
 
     @property
     def _repeated(self) -> tuple[int, int]:
@@ -170,10 +170,10 @@ class EpochPlan:
             == (other.cursor, other.world, other.batch_size, other.tail)
         )
 
-    def cursor_after(self, number: int) -> Cursor:
-        """Return the cursor after all ranks have consumed step ``number``."""
-        position = self.cursor.position + (number + 1) * self.global_batch
-        if number + 1 >= len(self):
+    def cursor_after(self, index: int) -> Cursor:
+        """Return the cursor after all ranks have consumed step ``index``."""
+        position = self.cursor.position + (index + 1) * self.global_batch
+        if index + 1 >= len(self):
             return Cursor(self.cursor.epoch + 1, 0)
         return Cursor(self.cursor.epoch, position)
 

@@ -117,11 +117,11 @@ def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epo
 def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
     """Return the variance of the class counts of a batch, summed over classes; all batches are complete."""
     steps = len(labels) // batch
-    classes, numbers = np.unique(labels, return_inverse=True)
+    classes, codes = np.unique(labels, return_inverse=True)
     # [samples], step and class of each sample as one number
-    cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers
+    cells = np.repeat(np.arange(steps), batch) * len(classes) + codes
     counts = np.unique(cells, return_counts=True)[1]
-    mean = np.bincount(numbers) / steps  # [classes]
+    mean = np.bincount(codes) / steps  # [classes]
     # Sum over all (step, class) of (count - mean)^2; cells without samples have count 0.
     return (float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())) / steps
 
@@ -183,6 +183,6 @@ def _blocks_of_nodes(
     ids, lanes = order.slice(epoch, 0, min(len(positions), order.samples))
     ids, lanes = ids[positions].reshape(steps, -1), lanes[positions].reshape(steps, -1)
     read = np.empty((steps, nodes, node_batch), np.int64)
-    for number in range(steps):
-        read[number] = ids[number][divide(lanes[number], order.lanes, nodes)]
+    for step in range(steps):
+        read[step] = ids[step][divide(lanes[step], order.lanes, nodes)]
     return [np.unique(order.block_of(read[:, node].ravel())[1]) for node in range(nodes)]

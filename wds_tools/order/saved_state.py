@@ -43,12 +43,12 @@ def check_seal(state: Any) -> None:
     if CHECKSUM not in state:
         return
     try:
-        found = _checksum({name: value for name, value in state.items() if name != CHECKSUM})
+        checksum = _checksum({name: value for name, value in state.items() if name != CHECKSUM})
     except (TypeError, ValueError, RecursionError) as error:
         raise ResumeError(f"the state has an entry of a wrong type ({error}): load an earlier state") from error
-    if state[CHECKSUM] != found:
+    if state[CHECKSUM] != checksum:
         raise ResumeError(
-            f"the checksum of the state is {found}, but it records {state[CHECKSUM]!r}: it was damaged or edited; load "
+            f"the checksum of the state is {checksum}, but it records {state[CHECKSUM]!r}: it was damaged or edited; load "
             f"an earlier state, or, if you edited it on purpose, remove its entry {CHECKSUM!r}"
         )
 

@@ -37,14 +37,14 @@ def blocks_of(order: EpochOrder) -> BlockReading:
     rows = min(order.samples, _MAX_COUNTED)
     ids, passes = order.ids(0, rows), order.passes(0, rows)
     reads, samples = 0, 0.0
-    for number, scan in enumerate(order.run.scans):
-        first, last = order.run.first_ids[number : number + 2]
+    for dataset, scan in enumerate(order.run.scans):
+        first, last = order.run.first_ids[dataset : dataset + 2]
         is_own = (ids >= first) & (ids < last)
         last_block = int(scan.block_of(np.array([last - first - 1]))[1][0])
         blocks = scan.block_of(ids[is_own] - first)[1]
-        found = len(np.unique(blocks + (passes[is_own] + 1) * (last_block + 1)))
-        reads += found
-        samples += found * (last - first) / (last_block + 1)
+        count = len(np.unique(blocks + (passes[is_own] + 1) * (last_block + 1)))
+        reads += count
+        samples += count * (last - first) / (last_block + 1)
     return BlockReading(round(reads * order.samples / max(rows, 1)), rows / max(samples, 1))
 
 
@@ -57,32 +57,32 @@ def segments_of(order: EpochOrder, start: int, stop: int, labels: Ints, classes:
 
 
 def _segment(order: EpochOrder, start: int, stop: int, labels: Ints, classes: Sequence[str]) -> Segment:
-    found = np.zeros(len(labels), np.int64)
+    occurrences = np.zeros(len(labels), np.int64)
     for first in range(start, stop, _ROWS):
         last = min(first + _ROWS, stop)
-        found += np.bincount(order.ids(first, last)[order.valid(first, last)], minlength=len(labels))
-    total, piece = int(found.sum()), order.piece_at(start)
+        occurrences += np.bincount(order.ids(first, last)[order.valid(first, last)], minlength=len(labels))
+    total, piece = int(occurrences.sum()), order.piece_at(start)
     groups, firsts = int(labels.max(initial=-1)) + 2, order.run.first_ids
     shares, rates = piece.regime.draws if piece else (order.run.shares, [None] * len(order.run.scans))
     by_class, sources, drawn = np.zeros((2, groups)), [], np.zeros(len(labels), np.bool_)
-    for number, (scan, rate) in enumerate(zip(order.run.scans, rates, strict=True)):
-        part = slice(*firsts[number : number + 2])
+    for dataset, (scan, rate) in enumerate(zip(order.run.scans, rates, strict=True)):
+        part = slice(*firsts[dataset : dataset + 2])
         weight = np.zeros(part.stop - part.start)
         own = np.arange(len(weight)) if scan.selection is None else scan.selection.selected_ids
         weight[own] = 1 if rate is None else rate.of(own)
-        if piece is None and (balance := order.run.parts[number].balance) is not None:
+        if piece is None and (balance := order.run.parts[dataset].balance) is not None:
             weight[own] *= balance.factors[labels[part][own]]
-        promised = total * shares[number] / sum(shares)
-        drawn[part] = (weight > 0) & (shares[number] > 0)
+        promised = total * shares[dataset] / sum(shares)
+        drawn[part] = (weight > 0) & (shares[dataset] > 0)
         by_class[0] += promised * np.bincount(labels[part] + 1, weight, groups) / max(weight.sum(), 1e-300)
-        by_class[1] += np.bincount(labels[part] + 1, found[part], groups)
-        sources.append(Count(promised, int(found[part].sum())))
+        by_class[1] += np.bincount(labels[part] + 1, occurrences[part], groups)
+        sources.append(Count(promised, int(occurrences[part].sum())))
     names = ["without a class", *classes, *map(str, range(len(classes), groups))]
     counts = {
         names[group]: Count(float(promised), int(delivered))
         for group, (promised, delivered) in enumerate(by_class.T.tolist())
         if promised or delivered
     }
-    least = int(found[drawn].min(initial=stop)) if drawn.any() else 0
+    least = int(occurrences[drawn].min(initial=stop)) if drawn.any() else 0
     entries = piece.change.entries if piece else None
-    return Segment(start, stop, entries, counts, tuple(sources), least, int(found.max(initial=0)))
+    return Segment(start, stop, entries, counts, tuple(sources), least, int(occurrences.max(initial=0)))

@@ -67,10 +67,10 @@ def within_class(label: NDArray[np.signedinteger], seen: NDArray[np.int64]) -> N
     """Return the number of each sample among those of its class: int64 [n]."""
     by_class = np.argsort(label, kind="stable")  # fast for numbers of 8 and 16 bits
     counts = np.bincount(label, minlength=len(seen))
-    number = np.empty(len(label), np.int64)
-    number[by_class] = np.arange(len(label)) + np.repeat(seen - np.cumsum(counts) + counts, counts)
+    index = np.empty(len(label), np.int64)
+    index[by_class] = np.arange(len(label)) + np.repeat(seen - np.cumsum(counts) + counts, counts)
     seen += counts
-    return number
+    return index
 
 
 def balance(label: NDArray[np.signedinteger], weights: NDArray[np.float64]) -> Balance:
@@ -174,18 +174,18 @@ class Selection:
         exists = rows < len(self._ids)
         repeats = np.where(exists, self._repeats_of(epoch, np.where(exists, rows, 0)), 0)
         stops = starts[groups][:, None] + np.cumsum(repeats, axis=1)
-        found = np.searchsorted(stops.ravel(), items, side="right")
-        return _taken(self._ids, rows.ravel()[found])
+        indexes = np.searchsorted(stops.ravel(), items, side="right")
+        return _taken(self._ids, rows.ravel()[indexes])
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some ids occur in an epoch in stored order: the positions and their ids, int64 each."""
-        positions, found, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
+        positions, selected, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
         for part in self.parts(epoch):
             rows = np.flatnonzero(np.isin(part, ids))
             positions.append(start + rows)
-            found.append(part[rows])
+            selected.append(part[rows])
             start += len(part)
-        return np.concatenate(positions), np.concatenate(found)
+        return np.concatenate(positions), np.concatenate(selected)
 
     def parts(self, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Yield the sample ids of an epoch in stored order, part by part."""
@@ -222,7 +222,7 @@ class Selection:
         samples, kind = self.balance.samples, self.turns.dtype
         base, extra = np.divmod(self.balance.targets, np.maximum(samples, 1))
         pairs = zip(extra.tolist(), np.maximum(samples, 1).tolist(), strict=True)
-        first = np.array([epoch * number % count for number, count in pairs])
+        first = np.array([epoch * more % count for more, count in pairs])
         again = np.maximum(first + extra - samples, 0)
         return base, extra.astype(kind), first.astype(kind), again.astype(kind)
 
@@ -234,8 +234,8 @@ class Selection:
             for start in range(0, len(self._ids), PART):
                 repeats = self._repeats_of(epoch, slice(start, start + PART))
                 counts.append(np.add.reduceat(repeats, np.arange(0, len(repeats), _GROUP)))
-            found = np.concatenate(counts)
-            known = np.cumsum(found) - found
+            per_round = np.concatenate(counts)
+            known = np.cumsum(per_round) - per_round
             self._starts.put(epoch, known)
         return known
 
@@ -293,16 +293,16 @@ def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpo
             yield start, part, hashes(key, part)
 
     counts = np.zeros(1 << 16, np.int64)
-    for _, _, found in parts():
-        counts += np.bincount((found >> np.uint64(48)).astype(np.int64), minlength=len(counts))
+    for _, _, values in parts():
+        counts += np.bincount((values >> np.uint64(48)).astype(np.int64), minlength=len(counts))
     last = int(np.searchsorted(np.cumsum(counts), count, side="left"))  # the bits of the last drawn one
     rows, ties, tie_hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    for start, _, found in parts():
-        bits = (found >> np.uint64(48)).astype(np.int64)
+    for start, _, values in parts():
+        bits = (values >> np.uint64(48)).astype(np.int64)
         rows.append(start + np.flatnonzero(bits < last))
         own = np.flatnonzero(bits == last)
         ties.append(start + own)
-        tie_hashes.append(found[own])
+        tie_hashes.append(values[own])
     missing = count - int(counts[:last].sum())
     tied = np.concatenate(ties)[np.argsort(np.concatenate(tie_hashes), kind="stable")[:missing]]
     return _taken(ids, np.sort(np.concatenate([*rows, tied])))

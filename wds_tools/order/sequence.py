@@ -349,13 +349,13 @@ class Order(PlainOrder):
         rows: NDArray[np.int64] = (samples + missing) // self.block
         return rows
 
-    def _segment(self, epoch_number: int, number: int) -> Part:
-        """Return segment ``number`` of an epoch."""
-        known = self._segments.get((epoch_number, number))
+    def _segment(self, epoch_number: int, index: int) -> Part:
+        """Return a segment of an epoch."""
+        known = self._segments.get((epoch_number, index))
         if known is not None:
             return known
         epoch = self._epoch(epoch_number)
-        first = number * self._segment_turns  # sample of each lane
+        first = index * self._segment_turns  # sample of each lane
         active = np.flatnonzero(self._lane_samples > first)  # lanes with samples in the segment
         last = np.minimum(self._lane_samples[active], first + self._segment_turns) - 1
         first_rows = self._rows_of(epoch, active, np.full(len(active), first))
@@ -371,7 +371,7 @@ class Order(PlainOrder):
         items = np.repeat(first_items, counts) + _count_within(counts)
         keys = np.repeat((cut_starts - first) << 20, counts) + self._offsets(epoch.key, items)
         result = _interleave(items, keys, np.repeat(lanes.astype(np.int16), counts), self.lanes)
-        self._segments.put((epoch_number, number), result)
+        self._segments.put((epoch_number, index), result)
         return result
 
     def _offsets(self, key: int, items: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -95,29 +95,29 @@ class Pattern:
         # [datasets, period + 1], samples of each dataset before each position of the pattern
         self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
 
-    def count_before(self, number: int, position: int) -> int:
+    def count_before(self, dataset: int, position: int) -> int:
         """Return the number of samples from one dataset before a position."""
         units, rows = divmod(position, self.unit)
         periods, rest = divmod(units, self._period)
-        before = periods * self.shares[number] + int(self._counts[number][rest])
-        return before * self.unit + (rows if self._pattern[rest] == number else 0)
+        before = periods * self.shares[dataset] + int(self._counts[dataset][rest])
+        return before * self.unit + (rows if self._pattern[rest] == dataset else 0)
 
-    def lag(self, number: int, position: int) -> int:
+    def lag(self, dataset: int, position: int) -> int:
         """Return how far a dataset is behind its share at a position: units of rows, in 1 / `LAG`."""
-        rows = position * self.shares[number] - self.count_before(number, position) * self._period
-        return self._lags[number] + round(Fraction(LAG * rows, self.unit * self._period))
+        rows = position * self.shares[dataset] - self.count_before(dataset, position) * self._period
+        return self._lags[dataset] + round(Fraction(LAG * rows, self.unit * self._period))
 
-    def position_of(self, number: int, count: int) -> int:
+    def position_of(self, dataset: int, count: int) -> int:
         """Return the position of a dataset's sample ``count``, counted from 0."""
         units, rows = divmod(count, self.unit)
-        periods, rest = divmod(units, self.shares[number])
-        return (periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])) * self.unit + rows
+        periods, rest = divmod(units, self.shares[dataset])
+        return (periods * self._period + int(np.flatnonzero(self._pattern == dataset)[rest])) * self.unit + rows
 
-    def row_like(self, position: int, start: int, stop: int, number: int) -> int:
+    def row_like(self, position: int, start: int, stop: int, dataset: int) -> int:
         """Return a row from ``start`` to ``stop`` of the dataset that a position has, chosen by a random number."""
         source = int(self._pattern[position // self.unit % self._period])
         first, last = (self.count_before(source, edge) for edge in (start, stop))
-        return self.position_of(source, first + number % (last - first))
+        return self.position_of(source, first + dataset % (last - first))
 
     def merged(self, start: int, stop: int, lanes: int, part_slice: Callable[[int, int, int], Part]) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].

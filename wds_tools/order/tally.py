@@ -127,7 +127,7 @@ class Segment:
         if more > 0:
             parts.append(f"{more:,} other classes, closer to their weights")
         if len(self.sources) > 1:
-            parts += [f"dataset {number} {count}" for number, count in enumerate(self.sources)]
+            parts += [f"dataset {dataset} {count}" for dataset, count in enumerate(self.sources)]
         repeats = f"each sample {self.least} to {self.most} times"
         return f"positions {self.start:,} to {self.stop:,}: {', '.join([*parts, repeats])}"
 
@@ -220,8 +220,8 @@ class EpochProof:
         missing = (expected - self.delivered - self.replaced).digest
         wanted = {np.uint64(missing), np.uint64(-missing & _MASK)}
         for start in range(0, min(self.samples, _MAX_SEARCHED), _CHUNK):
-            found = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))
-            matches = np.flatnonzero(np.isin(found, list(wanted)))
+            values = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))
+            matches = np.flatnonzero(np.isin(values, list(wanted)))
             if len(matches):
                 return start + int(matches[0])
         return None
@@ -243,7 +243,7 @@ def _disagreement(reports: Sequence[Report]) -> str | None:
 def _ranks_with_equal_tallies(parts: Sequence[Tally]) -> list[int]:
     """Return the first ranks that delivered the same samples, empty if there are none."""
     by_tally = defaultdict(list)
-    for number, part in enumerate(parts):
+    for rank, part in enumerate(parts):
         if part.samples:
-            by_tally[part].append(number)
-    return next((numbers for numbers in by_tally.values() if len(numbers) > 1), [])
+            by_tally[part].append(rank)
+    return next((ranks for ranks in by_tally.values() if len(ranks) > 1), [])

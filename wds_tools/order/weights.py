@@ -119,7 +119,7 @@ class Phases:
             counts += np.bincount(group[rows], minlength=len(counts))
         divisors = np.maximum(counts, 1)
         steps = np.array([_coprime_near(count) for count in divisors.tolist()])
-        starts = np.array([key_of("phases", seed, number) % count for number, count in enumerate(divisors.tolist())])
+        starts = np.array([key_of("phases", seed, index) % count for index, count in enumerate(divisors.tolist())])
         phase, seen = np.zeros(len(group), np.uint32), np.zeros_like(counts)
         for rows in _parts_of(ids, len(group)):
             own = group[rows]
@@ -163,14 +163,14 @@ class Factors:
         """Return the factors of samples: float32 [n]; infinite for a product that is too large."""
         if self._own is None and 0 < len(self._conditions) <= _IN_TABLE:
             row: NDArray[np.uint8] = np.zeros(1, np.uint8)
-            for number, (bits, _) in enumerate(self._conditions):
-                row = row | np.left_shift(self._meet(bits, ids).view(np.uint8), np.uint8(number))
+            for index, (bits, _) in enumerate(self._conditions):
+                row = row | np.left_shift(self._meet(bits, ids).view(np.uint8), np.uint8(index))
             return np.take(self._table, row)
-        found = self._of_array(ids)
+        factors = self._of_array(ids)
         for product in self.products(ids):
-            found = product
+            factors = product
         with np.errstate(over="ignore"):
-            return found.astype(np.float32, copy=False)
+            return factors.astype(np.float32, copy=False)
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:
@@ -182,12 +182,12 @@ class Factors:
 
     def products(self, ids: Ints | slice) -> Iterator[NDArray[Any]]:
         """Yield the factors of samples after each condition, before they are rounded: float64 [n]."""
-        found = self._of_array(ids)
+        products = self._of_array(ids)
         for bits, factor in self._conditions:
-            product = np.where(self._meet(bits, ids), found.astype(np.float64) * factor, found)
+            product = np.where(self._meet(bits, ids), products.astype(np.float64) * factor, products)
             yield product
             with np.errstate(over="ignore"):
-                found = product.astype(np.float32)
+                products = product.astype(np.float32)
 
     def _of_array(self, ids: Ints | slice) -> NDArray[np.float32]:
         if self._own is not None:
@@ -196,15 +196,15 @@ class Factors:
 
     def _meet(self, bits: NDArray[np.uint8], ids: Ints | slice) -> NDArray[np.bool_]:
         """Return which samples meet a condition: bool [n]."""
-        found: NDArray[np.bool_]
+        meets: NDArray[np.bool_]
         if isinstance(ids, slice):
             rows = range(self._first, self._first + self._stored)[ids]
             start = rows.start - rows.start % 8
-            found = np.unpackbits(bits[start // 8 : -(-rows.stop // 8)], axis=0, bitorder="little").view(np.bool_)
-            return found[rows.start - start : rows.stop - start]
-        numbers = ids + self._first
-        found = (bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(np.bool_)
-        return found
+            meets = np.unpackbits(bits[start // 8 : -(-rows.stop // 8)], axis=0, bitorder="little").view(np.bool_)
+            return meets[rows.start - start : rows.stop - start]
+        indexes = ids + self._first
+        meets = (bits[indexes >> 3] >> (indexes & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return meets
 
     @property
     def bytes(self) -> int:
@@ -318,20 +318,20 @@ class Rates:
         rates = self._in_units(ids)[0] / UNIT
         return np.where(np.isin(ids, self._left_out), 0, rates)
 
-    def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
-        """Return which samples pass ``number`` draws: bool [n]."""
-        rate, advance = self._in_units(ids, number)
+    def drawn(self, ids: Ints, pass_: int) -> NDArray[np.bool_]:
+        """Return which samples a pass draws: bool [n]."""
+        rate, advance = self._in_units(ids, pass_)
         draws: NDArray[np.bool_] = (self._phases.at(ids) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
 
-    def _in_units(self, ids: Ints, number: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _in_units(self, ids: Ints, pass_: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the rates of samples, and their sums over the passes before one: uint64 [n] each."""
         if self._by_sample is None:
             assert self._phases.group is not None
             group = self._phases.group[ids]
-            return self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
+            return self._by_group[group], (self._by_group * np.uint64(pass_) % np.uint64(UNIT))[group]
         rate = _in_units(self._factors_of(ids), self._most).astype(np.uint64)
-        return rate, rate * np.uint64(number)
+        return rate, rate * np.uint64(pass_)
 
 
 Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
@@ -340,13 +340,13 @@ Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
 
 def are_drawn(draws: Draws, ids: Ints, first_ids: Sequence[int]) -> NDArray[np.bool_]:
     """Return which samples are drawn at all: bool [n]."""
-    found = np.zeros(len(ids), np.bool_)
-    for number, (share, rates) in enumerate(zip(*draws, strict=True)):
-        first, last = first_ids[number : number + 2]
+    drawn = np.zeros(len(ids), np.bool_)
+    for dataset, (share, rates) in enumerate(zip(*draws, strict=True)):
+        first, last = first_ids[dataset : dataset + 2]
         own = (ids >= first) & (ids < last)
         if share:
-            found[own] = True if rates is None else rates.of(ids[own] - first) > 0
-    return found
+            drawn[own] = True if rates is None else rates.of(ids[own] - first) > 0
+    return drawn
 
 
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
@@ -378,26 +378,26 @@ class Chain:
     def _chunks_of_start(self) -> int:
         return -(-(self._scan.samples - self._start[1]) // _CHUNK)
 
-    def _bounds(self, number: int) -> tuple[int, int, int]:
+    def _bounds(self, chunk: int) -> tuple[int, int, int]:
         """Return the pass of a chunk, and its first and last position in it."""
-        if number < self._chunks_of_start:
-            start, turn = self._start[1] + number * _CHUNK, self._start[0]
+        if chunk < self._chunks_of_start:
+            start, turn = self._start[1] + chunk * _CHUNK, self._start[0]
         else:
             per_pass = -(-self._scan.samples // _CHUNK)
-            turn, chunk = divmod(number - self._chunks_of_start, per_pass)
-            start, turn = chunk * _CHUNK, self._start[0] + turn + 1
+            turn, row = divmod(chunk - self._chunks_of_start, per_pass)
+            start, turn = row * _CHUNK, self._start[0] + turn + 1
         return turn, start, min(start + _CHUNK, self._scan.samples)
 
-    def _chunk(self, number: int) -> tuple[Part, Ints]:
+    def _chunk(self, index: int) -> tuple[Part, Ints]:
         """Return ids and lanes of the samples that are drawn in a chunk, and their positions in it."""
-        known = self._chunks.get(number)
+        known = self._chunks.get(index)
         if known is not None:
             return known
-        turn, start, stop = self._bounds(number)
+        turn, start, stop = self._bounds(index)
         ids, lanes = self._scan.slice(turn, start, stop)
         rows = np.arange(len(ids)) if self._rates is None else np.flatnonzero(self._rates.drawn(ids, turn))
         result = (ids[rows], lanes[rows]), rows
-        self._chunks.put(number, result)
+        self._chunks.put(index, result)
         return result
 
     def _chunk_of(self, row: int) -> tuple[int, int]:
@@ -417,23 +417,23 @@ class Chain:
 
     def passes(self, start: int, stop: int) -> Ints:
         """Return the pass of the rows ``start`` to ``stop``: int64 [stop - start]."""
-        found = [np.full(len(ids), number) for number, (ids, _) in self._parts(start, stop)]
-        return np.concatenate([np.empty(0, np.int64), *found])
+        passes = [np.full(len(ids), pass_) for pass_, (ids, _) in self._parts(start, stop)]
+        return np.concatenate([np.empty(0, np.int64), *passes])
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Part]]:
         """Yield the rows ``start`` to ``stop`` by chunk, with the pass of each."""
         while start < stop:
-            number, before = self._chunk_of(start)
-            (ids, lanes), _ = self._chunk(number)
+            chunk, before = self._chunk_of(start)
+            (ids, lanes), _ = self._chunk(chunk)
             first, last = start - before, stop - before
-            yield self._bounds(number)[0], (ids[first:last], lanes[first:last])
+            yield self._bounds(chunk)[0], (ids[first:last], lanes[first:last])
             start = before + len(ids)
 
     def scan_position(self, row: int) -> ScanPosition:
         """Return where the plain orders have the sample of a row."""
-        number, before = self._chunk_of(row)
-        turn, start, _ = self._bounds(number)
-        return turn, start + int(self._chunk(number)[1][row - before])
+        chunk, before = self._chunk_of(row)
+        turn, start, _ = self._bounds(chunk)
+        return turn, start + int(self._chunk(chunk)[1][row - before])
 
     def mark(self, row: int) -> tuple[int, int]:
         """Return the chunk that has a row and the number of rows before it, with which a later start is fast."""
@@ -480,28 +480,28 @@ class Regime:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
         return self.pattern.merged(start, stop, self._lanes, self._slice_part)
 
-    def _slice_part(self, number: int, start: int, stop: int) -> Part:
-        ids, lanes = self._chains[number].slice(start, stop)
-        return ids + self._first_ids[number], lanes
+    def _slice_part(self, dataset: int, start: int, stop: int) -> Part:
+        ids, lanes = self._chains[dataset].slice(start, stop)
+        return ids + self._first_ids[dataset], lanes
 
     def passes(self, start: int, stop: int) -> Ints:
         """Return the pass through its dataset of the rows ``start`` to ``stop``: int64 [stop - start]."""
         return self.pattern.merged(start, stop, 1, self._passes_of_part)[0]
 
-    def _passes_of_part(self, number: int, start: int, stop: int) -> Part:
-        passes = self._chains[number].passes(start, stop)
+    def _passes_of_part(self, dataset: int, start: int, stop: int) -> Part:
+        passes = self._chains[dataset].passes(start, stop)
         return passes, np.zeros(len(passes), np.int16)
 
     def source_positions(self, row: int) -> tuple[SourcePosition, ...]:
         """Return where the plain orders of each dataset have its next sample, and its lag."""
         return tuple(
-            (*chain.scan_position(self.pattern.count_before(number, row)), self.pattern.lag(number, row))
-            for number, chain in enumerate(self._chains)
+            (*chain.scan_position(self.pattern.count_before(dataset, row)), self.pattern.lag(dataset, row))
+            for dataset, chain in enumerate(self._chains)
         )
 
     def marks(self, row: int) -> Marks:
         """Return the mark of each dataset, see `Chain.mark`."""
-        return tuple(chain.mark(self.pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
+        return tuple(chain.mark(self.pattern.count_before(dataset, row)) for dataset, chain in enumerate(self._chains))
 
     def set_marks(self, marks: Sequence[tuple[int, int]]) -> None:
         """Take the marks of a state, so that nothing before them has to be computed."""

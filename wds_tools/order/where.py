@@ -165,10 +165,10 @@ class _Converter:
         if isinstance(op, ast.In | ast.NotIn):
             value = self.convert(left)
             # `isin` alone is False for a null, which would then meet `not in`. A null meets no condition.
-            found = _compute().if_else(
+            result = _compute().if_else(
                 value.is_valid(), value.isin(self._values(right)), _compute().scalar(pa.scalar(None, pa.bool_()))
             )
-            return ~found if isinstance(op, ast.NotIn) else found
+            return ~result if isinstance(op, ast.NotIn) else result
         if type(op) not in _COMPARE:
             comparison = ast.unparse(ast.Compare(left, [op], [right]))
             raise self._error(f"{comparison!r} is not allowed; allowed are {_ALLOWED}", left)

@@ -194,9 +194,9 @@ def _folder_in_place(dataset: str | Path, images: str | None, given: Mapping[str
     """Return the folder of a dataset whose images are rewritten in place, checked with the other options."""
     wrong = [name for name, is_given in given.items() if is_given]
     if wrong or images != "crop-ready":
-        found = ", ".join(wrong) or f"images={images!r}"
+        others = ", ".join(wrong) or f"images={images!r}"
         raise OptionError(
-            f"--in-place (in_place=True) with {found}: in place, only --images crop-ready (images='crop-ready') is "
+            f"--in-place (in_place=True) with {others}: in place, only --images crop-ready (images='crop-ready') is "
             "possible, which changes no pixel; for anything else, write a new dataset to DST"
         )
     location = parse_destination(dataset)

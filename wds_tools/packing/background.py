@@ -99,8 +99,8 @@ class BackgroundPacker:
 
     def plan(self) -> str | None:
         """Return the identity of the plan of the packer, see `plan_of`; None while it lists the source."""
-        found = self._line(_PLAN)
-        return None if found is None else found.decode()
+        line = self._line(_PLAN)
+        return None if line is None else line.decode()
 
     def poll(self) -> bool:
         """Return whether the dataset is complete. The process may still make its images crop-ready."""

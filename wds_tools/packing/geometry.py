@@ -91,11 +91,11 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     kind = name.rpartition(".")[2]
     if old == new:
         return data
-    found = {*_words(name), kind}.intersection(_POSITIONS)
+    positions = {*_words(name), kind}.intersection(_POSITIONS)
     if kind in ("json", "jsn"):
-        found = found or _positions_in(_parsed(data))
-    if found and kind not in IMAGE_FIELDS:
-        raise _not_understood(f"field {name!r}", min(found))
+        positions = positions or _positions_in(_parsed(data))
+    if positions and kind not in IMAGE_FIELDS:
+        raise _not_understood(f"field {name!r}", min(positions))
     if kind not in IMAGE_FIELDS:
         return data
     try:
@@ -103,8 +103,8 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     except DecodeError:
         info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
     if info is None or (info.height, info.width) != old:
-        if kind == "npy" and found:
-            raise _not_understood(f"field {name!r}", min(found))
+        if kind == "npy" and positions:
+            raise _not_understood(f"field {name!r}", min(positions))
         return data
     if kind == "npy":
         return codecs.encode_npy(_nearest(codecs.view_npy(data), new))
@@ -155,12 +155,12 @@ def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[st
     if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
         scale = new[1] / old[1], new[0] / old[0]
         rest["objects"] = [_resized_object(one, scale, old, new) for one in objects]
-    elif objects is not None and (found := _positions_in(objects)):
-        raise _not_understood("'objects' of the field 'json'", min(found))
+    elif objects is not None and (positions := _positions_in(objects)):
+        raise _not_understood("'objects' of the field 'json'", min(positions))
     elif "objects" in facts:
         rest["objects"] = objects
-    if found := _positions_in({name: value for name, value in rest.items() if name != "objects"}):
-        raise _not_understood("the field 'json'", min(found))
+    if positions := _positions_in({name: value for name, value in rest.items() if name != "objects"}):
+        raise _not_understood("the field 'json'", min(positions))
     if (facts.get("height"), facts.get("width")) == old:
         rest["height"], rest["width"] = new
     return {name: rest[name] for name in facts}
@@ -171,8 +171,8 @@ def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, 
     has_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
     known = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
     further = {name: value for name, value in one.items() if name not in known}
-    if found := _positions_in(further):
-        raise _not_understood("'objects' of the field 'json'", min(found))
+    if positions := _positions_in(further):
+        raise _not_understood("'objects' of the field 'json'", min(positions))
     moved = dict(one)
     try:
         if "box" in one:
@@ -220,7 +220,7 @@ def _parsed(data: bytes | str) -> Any:
 
 def _positions_in(value: Any) -> set[str]:
     """Return the names in JSON that positions usually have, and that have numbers."""
-    found = set()
+    positions = set()
     for one in _objects_in(value):
         axes = {}
         for name, below in one.items():
@@ -229,11 +229,11 @@ def _positions_in(value: Any) -> set[str]:
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
             words = {name.lower(), _plain(name), *_plain(name).split("_")}
             if name.lower() in _EDGES or (is_several and not words.isdisjoint(_POSITIONS)):
-                found.add(name)
+                positions.add(name)
             elif (axis := _AXIS.search(plain := _plain(name))) is not None:
                 axes[plain[: axis.start(1)], axis[1], plain[axis.end(1) :]] = name
-        found |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
-    return found
+        positions |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
+    return positions
 
 
 @cache

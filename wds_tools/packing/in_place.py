@@ -74,13 +74,13 @@ def make_crop_ready(folder: Path, *, workers: int | None = None, progress: bool 
             raise DestinationError(f"{folder} has an unfinished pack or append: finish it, then rewrite the images")
         manifest = _read(folder)  # again: another process may have held the lock
         _remove_leftovers(folder, manifest)
-        todo = [number for number, entry in enumerate(manifest.shards) if entry.before is None]
+        todo = [shard for shard, entry in enumerate(manifest.shards) if entry.before is None]
         shards = open_shards(folder)
         with (
             ProgressBar(manifest.samples, progress, dataset=str(folder), work="making crop-ready") as bar,
             ThreadPoolExecutor(threads, "wds_tools-crop-ready") as pool,
         ):
-            bar.start_at(manifest.samples - sum(manifest.shards[number].samples for number in todo))
+            bar.start_at(manifest.samples - sum(manifest.shards[shard].samples for shard in todo))
             run = _Run(shards, folder, images, pool, 2 * threads, bar.advance)
             written = sum(map(run.rewrite, todo))
         manifest = _read(folder)
@@ -121,9 +121,9 @@ class _Run:
     ahead: int
     advance: Advance
 
-    def rewrite(self, number: int) -> bool:
+    def rewrite(self, shard: int) -> bool:
         """Replace a shard by one with crop-ready images; return whether there is such an image."""
-        old, index = self.shards.entry(number), self.shards.index(number, keep=False)
+        old, index = self.shards.entry(shard), self.shards.index(shard, keep=False)
         rows = _rows_to_convert(index)
         self.advance(old.samples - len(rows), 0)
         if not rows:
@@ -131,7 +131,7 @@ class _Run:
         (data,) = LocalStore(str(self.folder)).fetch(old.name, [(0, old.bytes)], total_bytes=old.bytes)
         if xxhash.xxh3_128_hexdigest(data) != old.xxh3:
             raise ChecksumError(
-                f"has changed since it was packed: copy {self.shards.shard_url(number)} again; `wds-tools verify` "
+                f"has changed since it was packed: copy {self.shards.shard_url(shard)} again; `wds-tools verify` "
                 "lists all damage",
                 shard=old.name,
             )
@@ -147,11 +147,11 @@ class _Run:
                 copy.finish()
         except _NothingToRewriteError:
             return False
-        had_headers = any(one is not None for one in self.shards.headers(number, index).values())
+        had_headers = any(one is not None for one in self.shards.headers(shard, index).values())
         moved = copy.index(index, shard=name, had_headers=had_headers)
         encoded = to_bytes(moved)
         if index.columns:
-            encoded = add_columns(encoded, self.shards.columns(number, index.columns))
+            encoded = add_columns(encoded, self.shards.columns(shard, index.columns))
         if not has_signatures(index.columns) and any(copy.signatures.values()):
             encoded = add_signatures(encoded, [copy.signatures.get(row) for row in range(len(index))])
         new = shard_entry(name, encoded, samples=old.samples, shard_bytes=copy.bytes, shard_xxh3=moved.shard_xxh3)
@@ -162,18 +162,18 @@ class _Run:
 
     def _members(self, data: memoryview, shard: str, rows: Mapping[int, int]) -> Iterator[_Member]:
         """Yield the members of a shard in order. Threads convert the next images."""
-        found: deque[_Member] = deque()
+        members: deque[_Member] = deque()
         converting = 0
         for member in tar.walk(data, shard=shard):
             row, new = rows.get(member.offset, -1), None
             if row >= 0:
                 new = self.pool.submit(self._convert, data[member.offset : member.offset + member.size])
-            found.append(_Member(member, row, new))
+            members.append(_Member(member, row, new))
             converting += new is not None
             while converting > self.ahead:
-                converting -= found[0].new is not None
-                yield found.popleft()
-        yield from found
+                converting -= members[0].new is not None
+                yield members.popleft()
+        yield from members
 
     def _convert(self, content: memoryview) -> Encoded | None:
         """Return a JPEG as a crop-ready one with the same pixels; None if it stays as it is."""
@@ -281,17 +281,17 @@ def _rows_to_convert(index: Index) -> dict[int, int]:
 def _verify(folder: Path, new: ShardEntry, old: memoryview, index: Index, images: Mapping[int, ImageInfo]) -> None:
     """Read a new shard and its index, and compare them with each other and with the old shard."""
     shards = ShardSet(Manifest((new,), {}), [ShardLocation(LocalStore(str(folder)), new)], name=str(folder))
-    data, found = shards.fetch(0, [(0, new.bytes)])[0], shards.index(0)
+    data, new_index = shards.fetch(0, [(0, new.bytes)])[0], shards.index(0)
     for _ in stored_samples(shards, 0):  # compares each field with its checksum
         pass
     names = [[member.name for member in tar.walk(one, shard=new.name)] for one in (old, data)]
     kept = np.ones(len(index), bool)
     kept[list(images)] = False
-    is_same = found.keys == index.keys and names[0] == names[1] and xxhash.xxh3_128_hexdigest(data) == new.xxh3
+    is_same = new_index.keys == index.keys and names[0] == names[1] and xxhash.xxh3_128_hexdigest(data) == new.xxh3
     chosen = image_columns(index)[0].offset
     for name, columns in index.fields.items():
         same = kept | (columns.offset != chosen)
-        is_same = is_same and np.array_equal(columns.xxh3[same], found.fields[name].xxh3[same])
+        is_same = is_same and np.array_equal(columns.xxh3[same], new_index.fields[name].xxh3[same])
     if not is_same:
         (folder / new.name).unlink()
         raise ChecksumError(

@@ -68,9 +68,9 @@ def _of_similar(source: Source, listing: Listing, bar: tqdm[Any]) -> tuple[NDArr
     if not native.is_available():
         raise OptionError(f"keep_together={HASH!r} cannot be used: {native.why_missing()}")
     hashes, has_hash = np.zeros(len(listing.inputs), np.uint64), np.zeros(len(listing.inputs), bool)
-    for row, found in enumerate(_signatures(source, listing.inputs)):
-        if found is not None and found.contrast >= BLANK_CONTRAST:
-            hashes[row], has_hash[row] = found.phash, True
+    for row, signature in enumerate(_signatures(source, listing.inputs)):
+        if signature is not None and signature.contrast >= BLANK_CONTRAST:
+            hashes[row], has_hash[row] = signature.phash, True
         bar.update()
     cluster = np.arange(len(hashes)) + len(hashes)
     cluster[has_hash] = clusters_of(hashes[has_hash], DISTANCE)
@@ -79,7 +79,7 @@ def _of_similar(source: Source, listing: Listing, bar: tqdm[Any]) -> tuple[NDArr
 
 def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> tuple[NDArray[np.int64], str]:
     """Return as `_of_similar`; a cluster has the same value of a column."""
-    numbers: dict[str, int] = {}
+    clusters: dict[str, int] = {}
     known: dict[str, None] = {}
     cluster = np.arange(len(listing.inputs)) + len(listing.inputs)
     unknown = 0
@@ -92,10 +92,10 @@ def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> 
         known |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
         value = _text_of(record.fields.get(column) or record.facts.get(column))
         if value:
-            cluster[row] = numbers.setdefault(value, len(numbers))
+            cluster[row] = clusters.setdefault(value, len(clusters))
         else:
             unknown += 1
-    if not numbers:
+    if not clusters:
         raise OptionError(
             f"keep_together={column!r}; no record has this column, or it is the image or the label: allowed are "
             f"{HASH!r}, which keeps similar images together, and what the records have: "

@@ -279,7 +279,7 @@ def pack_listing(
         skipped = destination.skipped()
         account = old.account or listing.account
         return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started, account)
-    ranges = [plan.range_of(number) for number in plan.numbers if options.finish or options.packs(number)]
+    ranges = [plan.range_of(shard) for shard in plan.numbers if options.finish or options.packs(shard)]
     total = sum(stop - start for start, stop in ranges)
     with destination, ProgressBar(total, options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)

@@ -91,9 +91,9 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
         is_named = (labels >= 0) & (labels < len(names))
         facts[is_named] += names[labels[is_named]]
         sizes = fields_bytes(images) + fields_bytes(facts) + numbers_of(batch, "extra")
-        different, numbers = np.unique(labels, return_inverse=True)
+        different, indexes = np.unique(labels, return_inverse=True)
         digits = np.array([field_bytes(len(str(label))) if label >= 0 else 0 for label in different.tolist()], np.int64)
-        sizes += digits[numbers]
+        sizes += digits[indexes]
         if "labels" in batch.schema.names:
             several = lists_of(batch)
             sizes += [0 if one is None else field_bytes(len(labels_field(one))) for one in several]

@@ -212,7 +212,7 @@ class BucketDestination:
         """Return the reports of shards that are at the URL or in the spool, by number. The latter are uploaded."""
         names = {report_path(self.folder, number).name: number for number in numbers}
         sizes = self._bucket.sizes()
-        arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME, names).items()))
+        arrived = filter(None, (_parse_report(*item) for item in self._bucket.read_all(WORK_NAME, names).items()))
         reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
         in_spool = self._spool.finished_shards(names.values())
         waiting = {number: report for number, report in in_spool.items() if number not in reports}
@@ -508,5 +508,5 @@ def _is_there(entry: ShardEntry, sizes: dict[str, int]) -> bool:
     return sizes.get(entry.name) == entry.bytes and sizes.get(entry.index) == entry.index_bytes
 
 
-def _object_names(number: int) -> tuple[str, str]:
-    return shard_name(number), index_name(shard_name(number))
+def _object_names(shard: int) -> tuple[str, str]:
+    return shard_name(shard), index_name(shard_name(shard))

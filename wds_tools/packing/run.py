@@ -169,7 +169,7 @@ class PackJob:
     def _refuse_missing(self, finished: int) -> None:
         missing = self.plan.shards - finished
         if missing:
-            first = next(number for number in self.plan.numbers if number not in self.kept)
+            first = next(shard for shard in self.plan.numbers if shard not in self.kept)
             raise DestinationError(
                 f"{missing} of {self.plan.shards} shards are missing in {self.destination.name}, such as "
                 f"{shard_name(first)}: run the tasks that have not finished, then finish again"
@@ -181,20 +181,20 @@ class PackJob:
         These are of shorter shards, the last ones of ``first=``, or of another plan, which a task found that started
         at the same time.
         """
-        wanted = [number for number in self.plan.numbers if self.options.finish or self.options.packs(number)]
-        found = self.destination.finished_shards(wanted)
-        sizes = {number: stop - start for number in wanted for start, stop in [self.plan.range_of(number)]}
+        shards = [shard for shard in self.plan.numbers if self.options.finish or self.options.packs(shard)]
+        reports = self.destination.finished_shards(shards)
+        sizes = {shard: stop - start for shard in shards for start, stop in [self.plan.range_of(shard)]}
         self.kept = {
-            number: found[number]
-            for number in sizes.keys() & found
-            if found[number].inputs == sizes[number] and found[number].plan in ("", self.plan.id)
+            shard: reports[shard]
+            for shard in sizes.keys() & reports
+            if reports[shard].inputs == sizes[shard] and reports[shard].plan in ("", self.plan.id)
         }
-        for number in sizes.keys() & found - self.kept.keys():
-            report_path(self.destination.folder, number).unlink(missing_ok=True)
+        for shard in sizes.keys() & reports - self.kept.keys():
+            report_path(self.destination.folder, shard).unlink(missing_ok=True)
 
     def _pack_missing(self, files: tuple[FileState, ...]) -> None:
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
-        missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
+        missing = [shard for shard in self.plan.numbers if shard not in self.kept and self.options.packs(shard)]
         if not missing:
             return
         if self.options.policy.notice:
@@ -218,7 +218,7 @@ class PackJob:
             after_loss="finished shards are kept, run the same command again to continue",
         )
         common = self._common(threads, files), self.destination.place() if is_remote else None
-        parts = ((number, (number, *self._inputs(number))) for number in missing)
+        parts = ((shard, (shard, *self._inputs(shard))) for shard in missing)
         shared = [] if is_url(self.source.name) else [path for path in [Path(self.source.name)] if path.exists()]
         with closing(engine.run(pack_part, common, parts, advance=self.bar.advance, shared=shared)) as results:
             for _, report in results:
@@ -243,9 +243,9 @@ class PackJob:
             plan=self.plan.id,
         )
 
-    def _inputs(self, number: int) -> tuple[int, tuple[Input, ...]]:
+    def _inputs(self, shard: int) -> tuple[int, tuple[Input, ...]]:
         """Return the position of the first sample of a shard, and its inputs."""
-        start, stop = self.plan.range_of(number)
+        start, stop = self.plan.range_of(shard)
         return self.plan.first_position + start, tuple(self.plan.inputs[start:stop])
 
     def _write_error(self, error: OSError) -> DestinationError:

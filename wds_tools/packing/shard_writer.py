@@ -340,7 +340,7 @@ class ShardWriter:
         numbered = self._labels.numbered(self._classes)
         numbers, classes = numbered.numbers, numbered.classes
         stop = 0
-        for number, entry in enumerate(self._entries):
+        for shard, entry in enumerate(self._entries):
             start, stop = stop, stop + entry.samples
             if self._classes or not classes:
                 continue
@@ -348,7 +348,7 @@ class ShardWriter:
             label = numbers[start:stop]
             data = relabel(path.read_bytes(), np.where(label == NO_NUMBER, NO_LABEL, label), name=str(path))
             commit_bytes(path, data)
-            self._entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
+            self._entries[shard] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
         return classes
 
     def _manifest(self) -> Manifest:

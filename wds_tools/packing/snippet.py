@@ -58,9 +58,9 @@ def spell(value: Any, module: str = "") -> str:
     if not is_dataclass(value):
         return repr(value)
     arguments = [
-        spell(found, module) if field.default is MISSING else f"{field.name}={spell(found, module)}"
+        spell(argument, module) if field.default is MISSING else f"{field.name}={spell(argument, module)}"
         for field in fields(value)
-        if (found := getattr(value, field.name)) != field.default
+        if (argument := getattr(value, field.name)) != field.default
     ]
     return f"{module}{type(value).__name__}({', '.join(arguments)})"
 

@@ -178,30 +178,30 @@ def _draw_clusters(cluster: NDArray[np.int64], labels: NDArray[np.int64], shares
 
     Clusters, large ones first, go to the split that lacks most of its share of all inputs and of those of their class.
     """
-    _, first, number, sizes = np.unique(cluster, return_index=True, return_inverse=True, return_counts=True)
-    wanted = np.array(shares)
-    lacks = np.zeros(len(wanted))
-    lacks_of = {label: np.zeros(len(wanted)) for label in labels[first].tolist()}
-    splits, is_empty = np.empty(len(sizes), np.int64), np.ones(len(wanted), bool)
+    _, first, cluster_of_input, sizes = np.unique(cluster, return_index=True, return_inverse=True, return_counts=True)
+    targets = np.array(shares)
+    lacks = np.zeros(len(targets))
+    lacks_of = {label: np.zeros(len(targets)) for label in labels[first].tolist()}
+    splits, is_empty = np.empty(len(sizes), np.int64), np.ones(len(targets), bool)
     for left, i in zip(range(len(sizes), 0, -1), np.lexsort((first, -sizes)).tolist(), strict=True):
         of_class = lacks_of[int(labels[first[i]])]
-        lacks += sizes[i] * wanted
-        of_class += sizes[i] * wanted
+        lacks += sizes[i] * targets
+        of_class += sizes[i] * targets
         score = np.where(is_empty | (left > is_empty.sum()), lacks + of_class, -np.inf)  # no split stays empty
         splits[i] = split = int(np.argmax(score))
         is_empty[split] = False
         lacks[split] -= sizes[i]
         of_class[split] -= sizes[i]
-    found: NDArray[np.int64] = splits[number]
-    return found
+    split_of_input: NDArray[np.int64] = splits[cluster_of_input]
+    return split_of_input
 
 
 def _warn_of_shares(parts: Mapping[str, Listing], shares: Mapping[str, Fraction]) -> None:
     """Warn if splits have other shares than wanted, because clusters are large."""
     total = sum(len(part.inputs) for part in parts.values())
-    found = {name: len(part.inputs) / total for name, part in parts.items()}
-    if any(abs(found[name] - float(share)) > _SHARE_TOLERANCE for name, share in shares.items()):
-        named = ", ".join(f"{name} {share:.0%} (requested {float(shares[name]):.0%})" for name, share in found.items())
+    actual = {name: len(part.inputs) / total for name, part in parts.items()}
+    if any(abs(actual[name] - float(share)) > _SHARE_TOLERANCE for name, share in shares.items()):
+        named = ", ".join(f"{name} {share:.0%} (requested {float(shares[name]):.0%})" for name, share in actual.items())
         _log.warning("the shares are not exact, because many images are kept together: %s", named)
 
 

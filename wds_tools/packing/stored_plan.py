@@ -59,11 +59,11 @@ class StoredInputs(Inputs):
         self._name = name
         self._recent = LRUCache[int, pa.RecordBatch](max_items=_KEPT_BATCHES)
 
-    def batch(self, number: int) -> pa.RecordBatch:
+    def batch(self, index: int) -> pa.RecordBatch:
         """Return a batch."""
-        if (known := self._recent.get(number)) is not None:
+        if (known := self._recent.get(index)) is not None:
             return known
-        start, length, rows, checksum = self._found[number]
+        start, length, rows, checksum = self._found[index]
         part = self._data[start : start + length]
         if xxhash.xxh3_128_hexdigest(part) != checksum:
             raise DestinationError(
@@ -72,7 +72,7 @@ class StoredInputs(Inputs):
             )
         batch = pa.ipc.read_record_batch(pa.py_buffer(part), self._schema)
         assert len(batch) == rows, "the checksum is that of these rows"
-        self._recent.put(number, batch)
+        self._recent.put(index, batch)
         return batch
 
 
@@ -117,8 +117,8 @@ class SourceCheck:
     def check(self, *, wait: bool = False) -> None:
         """Check the result, if there is one yet, or wait for it."""
         if not self.is_same(None if wait else 0):
-            found = f"{self._error}" if self._error is not None else f"{self._source.name} has other files"
-            raise SourceChangedError(found)
+            reason = f"{self._error}" if self._error is not None else f"{self._source.name} has other files"
+            raise SourceChangedError(reason)
 
     def stop(self) -> None:
         """End the comparison."""
@@ -160,18 +160,18 @@ def write(
     """Write the rows of a plan to a file, and return the content of ``listing.json``."""
     inputs = plan.inputs if isinstance(plan.inputs, InputRows) else Inputs(plan.inputs)
     columns = inputs.columns
-    found: list[list[Any]] = []
+    batches: list[list[Any]] = []
     start = file.write(schema_of(columns).serialize())
     for batch in same_columns(inputs.rows(0, len(inputs)), columns):
         for first in range(0, len(batch), _STORED_ROWS):
             part = batch.slice(first, _STORED_ROWS)
             data = part.serialize()
-            found.append([start, len(data), len(part), xxhash.xxh3_128_hexdigest(data)])
+            batches.append([start, len(data), len(part), xxhash.xxh3_128_hexdigest(data)])
             start += file.write(data)
     start += file.write(b"\xff\xff\xff\xff\0\0\0\0")  # ends a stream of Arrow
     head = {
         "request": request,
-        "batches": found,
+        "batches": batches,
         "columns": columns,
         "bytes": start,
         "detected": source.detected,

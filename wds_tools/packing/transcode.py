@@ -261,10 +261,10 @@ def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
     if info.kind != "jpg" or not info.mcu_width:
         return kept
     stored_width = info.width if info.orientation < 5 else info.height
-    found = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width), info.orientation)
-    if found is None:
+    result = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width), info.orientation)
+    if result is None:
         return kept
-    transcoded, signature = found
+    transcoded, signature = result
     kept = replace(kept, signature=signature)
     try:
         encoded = jpeg.with_segments(transcoded, jpeg.needed_segments(data))

@@ -40,7 +40,7 @@ def read_plan(store: Store) -> Manifest | None:
 
 def find_gaps(shards: ShardSet, numbers: range, start: int, stop: int) -> NDArray[np.int64]:
     """Return the inputs of a plan that were not packed, ascending: int64 [n]. Keys are positions in the plan."""
-    keys = [np.array(shards.index(number, keep=False).keys).astype(np.int64) for number in numbers]
+    keys = [np.array(shards.index(shard, keep=False).keys).astype(np.int64) for shard in numbers]
     return np.setdiff1d(np.arange(start, stop), np.concatenate([np.empty(0, np.int64), *keys]))
 
 
@@ -121,7 +121,7 @@ class UnfinishedShards(ShardSet):
 
     def grow(self) -> bool:
         """Find shards that were finished since; return whether there are any, or the dataset is complete."""
-        found = False
+        has_grown = False
         while not self.is_complete:
             report = self._next_report()
             if report is not None:
@@ -130,8 +130,8 @@ class UnfinishedShards(ShardSet):
                 self._complete(manifest)
             else:
                 break
-            found = True
-        return found
+            has_grown = True
+        return has_grown
 
     def _next_report(self) -> ShardReport | None:
         """Return the report of the next shard if it is finished. When the dataset is complete, there are no reports."""

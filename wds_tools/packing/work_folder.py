@@ -80,9 +80,9 @@ class ShardReport:
         )
 
 
-def report_path(folder: Path, number: int) -> Path:
+def report_path(folder: Path, shard: int) -> Path:
     """Return the path of a shard's report, which exists until the dataset is complete."""
-    return folder / WORK_NAME / f"{shard_name(number).removesuffix('.tar')}.json"
+    return folder / WORK_NAME / f"{shard_name(shard).removesuffix('.tar')}.json"
 
 
 def save_report(folder: Path, report: ShardReport) -> None:
@@ -201,9 +201,9 @@ def entry_exists(folder: Path, entry: ShardEntry) -> bool:
     return sizes == [entry.bytes, entry.index_bytes]
 
 
-def remove_shard(folder: Path, number: int) -> None:
+def remove_shard(folder: Path, shard: int) -> None:
     """Remove a shard and its index, if they exist."""
-    for name in (shard_name(number), index_name(shard_name(number))):
+    for name in (shard_name(shard), index_name(shard_name(shard))):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -22,10 +22,10 @@ def numbers_of(shards: ShardSet, first_shards: int | None, progress: bool | None
     """Yield the numbers of the first shards, by default of all, with a bar while their indexes are read."""
     numbers = range(len(shards.locations))[:first_shards]
     shown = phase_bar("reading indexes", numbers, progress=progress) if shows_progress(progress) else numbers
-    for number in shown:
-        if shards.is_remote and number % _READ_TOGETHER == 0:
-            shards.read_indexes_ahead(numbers[number : number + _READ_TOGETHER])
-        yield number
+    for shard in shown:
+        if shards.is_remote and shard % _READ_TOGETHER == 0:
+            shards.read_indexes_ahead(numbers[shard : shard + _READ_TOGETHER])
+        yield shard
 
 
 def labels_of(

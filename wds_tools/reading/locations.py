@@ -50,9 +50,9 @@ class AddedTable:
     shards: Sequence[ShardEntry]
     fields: tuple[str, ...]
 
-    def make(self, number: int) -> ShardLocation:
+    def make(self, index: int) -> ShardLocation:
         """Return a location."""
-        return ShardLocation(self.store, self.shards[number], self.fields)
+        return ShardLocation(self.store, self.shards[index], self.fields)
 
 
 class LocationTable(LazySequence[ShardLocation]):
@@ -70,16 +70,16 @@ class LocationTable(LazySequence[ShardLocation]):
     def __len__(self) -> int:
         return len(self.shards)
 
-    def make(self, number: int) -> ShardLocation:
+    def make(self, index: int) -> ShardLocation:
         """Return a location."""
-        return self._recent.load(number, lambda: self._made(number), lambda _: 0)
+        return self._recent.load(index, lambda: self._made(index), lambda _: 0)
 
     def __iter__(self) -> Iterator[ShardLocation]:
         return map(self._made, range(len(self)))
 
-    def _made(self, number: int) -> ShardLocation:
-        added = tuple(table.make(number) for table in self.added)
-        return ShardLocation(self.store, self.shards[number], added=added)
+    def _made(self, index: int) -> ShardLocation:
+        added = tuple(table.make(index) for table in self.added)
+        return ShardLocation(self.store, self.shards[index], added=added)
 
 
 class _AddedLocations(LazySequence[ShardLocation]):
@@ -91,10 +91,10 @@ class _AddedLocations(LazySequence[ShardLocation]):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def make(self, number: int) -> ShardLocation:
+    def make(self, index: int) -> ShardLocation:
         """Return a location."""
-        shard = int(np.searchsorted(self._ends, number, side="right")) - 1
-        return self._locations[shard].added[number - int(self._ends[shard])]
+        shard = int(np.searchsorted(self._ends, index, side="right")) - 1
+        return self._locations[shard].added[index - int(self._ends[shard])]
 
 
 def joined(parts: Sequence[Sequence[ShardLocation]]) -> Sequence[ShardLocation]:
@@ -150,11 +150,11 @@ def changed(
 
 def stores_of(locations: Sequence[ShardLocation]) -> list[Store]:
     """Return the stores of locations, each once."""
-    found: list[Store] = []
+    stores: list[Store] = []
     for part in parts_of(locations):
         for one in [part] if isinstance(part, LocationTable) else part:
-            found += [one.store, *(added.store for added in one.added)]
-    return list({id(store): store for store in found}.values())
+            stores += [one.store, *(added.store for added in one.added)]
+    return list({id(store): store for store in stores}.values())
 
 
 def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
@@ -218,12 +218,12 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
 def _rewritten_error(store: Store, entries: Mapping[ShardEntry, ShardEntry]) -> RewrittenError:
     # Not a variable where it is raised: a cycle of the error and its frames would keep the shards open that these have.
     name = min(entry.name for entry in entries)
-    found = RewrittenError(
+    rewritten = RewrittenError(
         f"the images of {name} in {store.folder} were rewritten in place while it was open: start again to read the "
         "new shards, which have the same samples in the same order"
     )
-    found.entries = entries
-    return found
+    rewritten.entries = entries
+    return rewritten
 
 
 def rewritten_entries(store: Store, entries: Iterable[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
@@ -234,12 +234,12 @@ def rewritten_entries(store: Store, entries: Iterable[ShardEntry]) -> dict[Shard
 def _rewritten(listed: Iterable[ShardEntry], entries: Set[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
     """Return the entries that have new images, or the same shard with a new index, with the new entries."""
     opened = {(entry.name, entry.xxh3): entry for entry in entries}
-    found = {}
+    replaced = {}
     for entry in listed:
         old = entry.before if entry.before in entries else opened.get((entry.name, entry.xxh3))
         if old is not None and old != entry:
-            found[old] = entry
-    return found
+            replaced[old] = entry
+    return replaced
 
 
 def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry]:

@@ -45,9 +45,9 @@ def read_manifest(store: Store, name: str, cache: ArrayCache) -> Manifest:
     checksum = check_seal(data, name=path) if len(data) >= LEAST_BYTES else None
     if checksum is None:
         return from_json(bytes(data), name=path)
-    found = cache.load(_source(checksum), partial(_parsed, data, path))
-    table = _table(found, partial(_table_of, store, name, cache, checksum))
-    return replace(from_head(found.values["head"], table), checksum=checksum)
+    columns = cache.load(_source(checksum), partial(_parsed, data, path))
+    table = _table(columns, partial(_table_of, store, name, cache, checksum))
+    return replace(from_head(columns.values["head"], table), checksum=checksum)
 
 
 def find_manifest(store: Store, cache: ArrayCache) -> Manifest | None:
@@ -67,18 +67,18 @@ class Additions:
     @cached_property
     def by_name(self) -> dict[str, tuple[ShardLocation, ...]]:
         """Those of each shard, by its first name."""
-        found: dict[str, tuple[ShardLocation, ...]] = {}
+        by_name: dict[str, tuple[ShardLocation, ...]] = {}
         for table in self.tables:
-            for number, entry in enumerate(table.shards):
-                found[entry.name] = (*found.get(entry.name, ()), table.make(number))
-        return found
+            for index, entry in enumerate(table.shards):
+                by_name[entry.name] = (*by_name.get(entry.name, ()), table.make(index))
+        return by_name
 
 
 def additions_of(
     store: Store, manifest: Manifest, remote: RemoteOptions, cache: ArrayCache, *, for_training: bool
 ) -> Additions:
     """Return the shards with fields that were added later."""
-    found = []
+    tables = []
     for addition in manifest.additions:
         folder = join(store.folder, addition.folder)
         other = open_store(folder, remote=remote, for_training=for_training)
@@ -94,8 +94,8 @@ def additions_of(
             raise NotADatasetError(
                 f"{path} is not the dataset of the fields that were added to {store.folder}: copy the folder again"
             )
-        found.append(AddedTable(other, added.shards, tuple(added.fields)))
-    return Additions(found)
+        tables.append(AddedTable(other, added.shards, tuple(added.fields)))
+    return Additions(tables)
 
 
 def locations_of(
@@ -113,8 +113,8 @@ def _source(checksum: str) -> str:
     return f"columns 1 of the manifest {checksum}"
 
 
-def _table(found: Arrays, reopen: Callable[[], ShardTable]) -> ShardTable:
-    return ShardTable(found.arrays, ShardTotals(**found.values["totals"]), reopen if found.is_mapped else None)
+def _table(columns: Arrays, reopen: Callable[[], ShardTable]) -> ShardTable:
+    return ShardTable(columns.arrays, ShardTotals(**columns.values["totals"]), reopen if columns.is_mapped else None)
 
 
 def _table_of(store: Store, name: str, cache: ArrayCache, checksum: str) -> ShardTable:
@@ -126,8 +126,8 @@ def _table_of(store: Store, name: str, cache: ArrayCache, checksum: str) -> Shar
             raise StoreError(f"{path} was replaced by another version of the dataset while it was open: start again")
         return _parsed(data, path)
 
-    found = cache.load(_source(checksum), read_again)
-    return _table(found, partial(_table_of, store, name, cache, checksum))
+    columns = cache.load(_source(checksum), read_again)
+    return _table(columns, partial(_table_of, store, name, cache, checksum))
 
 
 def _content(store: Store, name: str) -> bytes | memoryview:

@@ -40,9 +40,9 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
     return min(remote.read_ahead_bytes or DEFAULT_BYTES, max(1, (remote.cache_bytes - needed) // 2))
 
 
-def end_of_step(plan: EpochPlan, number: int, partners: Partners | None) -> int:
+def end_of_step(plan: EpochPlan, step: int, partners: Partners | None) -> int:
     """Return a position of the epoch before which all samples that a step needs are, also its partners."""
-    order, stop = plan.order, min(plan.position_of(number + 1), plan.end)
+    order, stop = plan.order, min(plan.position_of(step + 1), plan.end)
     if partners is not None and partners(order, _NO_ROWS).shape[1]:  # they come earlier, or at the start
         return max(stop, min(reach_of(order.identity), order.samples))
     return stop
@@ -79,20 +79,20 @@ class ReadAhead:
         self._current = 0  # index of the step that is needed now
         self._is_stopped = False
 
-    def begin(self, plan: EpochPlan, numbers: range) -> None:
+    def begin(self, plan: EpochPlan, steps: range) -> None:
         """Start announcing steps.
 
         The samples of the first step are announced before this method returns.
         """
         self.stop()
-        if not self._is_remote or not numbers:
+        if not self._is_remote or not steps:
             return
-        if self._is_packed(plan, numbers[0]):
-            ids = self._ids(plan, plan.step(numbers[0]))
+        if self._is_packed(plan, steps[0]):
+            ids = self._ids(plan, plan.step(steps[0]))
             self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(ids)[0].tolist())))
             self._reader.read_samples_ahead(ids, machines=plan.order.identity.lanes)
-        self._current, self._is_stopped = numbers[0], False
-        thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
+        self._current, self._is_stopped = steps[0], False
+        thread = threading.Thread(target=self._run, args=(plan, steps), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system allows no further thread
@@ -100,11 +100,11 @@ class ReadAhead:
             return
         self._thread = thread
 
-    def advance(self, number: int) -> None:
-        """Report that step ``number`` is needed now."""
+    def advance(self, step: int) -> None:
+        """Report that a step is needed now."""
         if self._thread:
             with self._condition:
-                self._current = number
+                self._current = step
                 self._condition.notify()
 
     def stop(self) -> None:
@@ -120,26 +120,26 @@ class ReadAhead:
         """Log what was read from URLs, at level DEBUG."""
         self._reader.shards.log_use()
 
-    def _run(self, plan: EpochPlan, numbers: range) -> None:
+    def _run(self, plan: EpochPlan, steps: range) -> None:
         """Main function of the thread."""
         try:
-            self._announce(plan, numbers)
+            self._announce(plan, steps)
         except Exception as error:  # the worker that reads the block raises it where the user sees it
             _log.debug("reading ahead stopped: %s", error)
 
-    def _announce(self, plan: EpochPlan, numbers: range) -> None:
+    def _announce(self, plan: EpochPlan, steps: range) -> None:
         announced: dict[tuple[int, int], int] = {}  # by block: the step that needs it first, in this pass
         ahead: deque[_Announced] = deque()  # steps that are not needed yet
         used: deque[_Announced] = deque()
         span = self._steps_per_block(plan)
         bytes_ahead = 0
-        for step, ids in self._steps(plan, numbers):
+        for step, ids in self._steps(plan, steps):
             start = -1 if span is None else step.number - span  # weights read the dataset several times in an epoch
             blocks = [key for key in self._reader.blocks_of(ids) if announced.get(key, -1) < max(start, 0)]
             announced.update(dict.fromkeys(blocks, step.number))
-            found = [self._reader.block(*key) for key in blocks]
-            self._reader.shards.read_ahead([number for number, _ in blocks], found)
-            ahead.append(_Announced(step.number, sum(block.stop - block.start for block in found), blocks))
+            extents = [self._reader.block(*key) for key in blocks]
+            self._reader.shards.read_ahead([shard for shard, _ in blocks], extents)
+            ahead.append(_Announced(step.number, sum(block.stop - block.start for block in extents), blocks))
             bytes_ahead += ahead[-1].bytes
             while True:
                 with self._condition:
@@ -154,29 +154,27 @@ class ReadAhead:
                     out = [key for key in past.blocks if announced[key] == past.step]
                     for key in out:
                         del announced[key]
-                    self._reader.shards.release(
-                        [number for number, _ in out], [self._reader.block(*key) for key in out]
-                    )
+                    self._reader.shards.release([shard for shard, _ in out], [self._reader.block(*key) for key in out])
                 if bytes_ahead < self._limit_bytes:
                     break
                 with self._condition:
                     self._condition.wait_for(lambda seen=current: self._current != seen or self._is_stopped)  # type: ignore[misc]
 
-    def _steps(self, plan: EpochPlan, numbers: range) -> Iterator[tuple[Step, NDArray[np.int64]]]:
+    def _steps(self, plan: EpochPlan, indexes: range) -> Iterator[tuple[Step, NDArray[np.int64]]]:
         """Yield steps and the ids that each needs; the indexes that some of them need are read together."""
-        for start in range(0, len(numbers), _STEPS_AT_ONCE):
-            wanted = numbers[start : start + _STEPS_AT_ONCE]
-            while not self._is_packed(plan, wanted[-1]):  # the training loop finds new shards
+        for start in range(0, len(indexes), _STEPS_AT_ONCE):
+            part = indexes[start : start + _STEPS_AT_ONCE]
+            while not self._is_packed(plan, part[-1]):  # the training loop finds new shards
                 with self._condition:
                     if self._condition.wait_for(lambda: self._is_stopped, _POLL_SECONDS):
                         return
-            steps = [plan.step(number) for number in wanted]
+            steps = [plan.step(index) for index in part]
             ids = [self._ids(plan, step) for step in steps]
             self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(np.concatenate(ids))[0].tolist())))
             yield from zip(steps, ids, strict=True)
 
-    def _is_packed(self, plan: EpochPlan, number: int) -> bool:
-        return plan.order.is_packed(end_of_step(plan, number, self._partners))
+    def _is_packed(self, plan: EpochPlan, step: int) -> bool:
+        return plan.order.is_packed(end_of_step(plan, step, self._partners))
 
     def _ids(self, plan: EpochPlan, step: Step) -> NDArray[np.int64]:
         """Return the ids of the samples that a step needs."""

@@ -129,12 +129,12 @@ class Reader:
 
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
         """Start reading the blocks of samples, int64 [n], that will be needed soon."""
-        wanted = self.blocks_of(ids)
-        missing = self._read_ahead.missing(wanted)
+        keys = self.blocks_of(ids)
+        missing = self._read_ahead.missing(keys)
         for key in missing:
             self._read_ahead.put(key, None)
-        numbers = [number for number, _ in missing]
-        self._following(lambda: self.shards.read_ahead(numbers, [self.block(*key) for key in missing]))
+        shards = [shard for shard, _ in missing]
+        self._following(lambda: self.shards.read_ahead(shards, [self.block(*key) for key in missing]))
 
     def blocks_of(self, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return (shard number, block number in the shard) of the blocks of samples, each once, in their order.
@@ -142,14 +142,14 @@ class Reader:
         The blocks of fields that were added later come after the others.
         """
         shards, rows = self.locate(ids)
-        found = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
+        keys = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
         if self.shards.has_added:
             for shard in dict.fromkeys(shards.tolist()):
-                for number, _ in self.shards.added(shard):
-                    added_rows = self.added(self.shard(shard), number)[1][rows[shards == shard]]
-                    blocks = added_rows[added_rows >= 0] // self._blocks[number]
-                    found.update(dict.fromkeys((number, block) for block in blocks.tolist()))
-        return list(found)
+                for added_shard, _ in self.shards.added(shard):
+                    added_rows = self.added(self.shard(shard), added_shard)[1][rows[shards == shard]]
+                    blocks = added_rows[added_rows >= 0] // self._blocks[added_shard]
+                    keys.update(dict.fromkeys((added_shard, block) for block in blocks.tolist()))
+        return list(keys)
 
     def added(self, shard: OpenShard, other: int) -> tuple[OpenShard, NDArray[np.int64]]:
         """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none."""
@@ -163,9 +163,9 @@ class Reader:
         """Start reading samples, int64 [n], before their blocks, on one of several machines."""
         shards, rows = self.locate(ids)
         extents = []
-        for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
-            block = self.block(number, row // self._blocks[number])
-            extents.append(Extent(block, *self.shard(number).index.span(row, row + 1)))
+        for shard, row in zip(shards.tolist(), rows.tolist(), strict=True):
+            block = self.block(shard, row // self._blocks[shard])
+            extents.append(Extent(block, *self.shard(shard).index.span(row, row + 1)))
         self.shards.read_samples_ahead(shards.tolist(), extents, machines=machines)
 
     def shard(self, shard: int) -> OpenShard:
@@ -190,9 +190,9 @@ class Reader:
     ) -> tuple[Sequence[StoredColumn], list[list[Extent]], list[memoryview]]:
         """Return columns, their extents, and the bytes of all extents."""
         extents = [self._extents(column) for column in columns]
-        numbers = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
+        shards = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
         with stages.READ:
-            data = self.shards.fetch_extents(numbers, [extent for part in extents for extent in part])
+            data = self.shards.fetch_extents(shards, [extent for part in extents for extent in part])
         return columns, extents, data
 
     def _current(self, column: StoredColumn) -> StoredColumn:

@@ -100,22 +100,22 @@ class Rows:
 
     def several_fields(self, names: Sequence[Sequence[str]]) -> list[list[memoryview]]:
         """Return the verified bytes of several fields of each sample."""
-        wanted: list[tuple[StoredColumn, str, list[int]]] = []
+        requested: list[tuple[StoredColumn, str, list[int]]] = []
         for shard, group, rows in self._groups:
             by_name: dict[str, list[int]] = {}
             for i, position in enumerate(group.tolist()):
                 for name in names[position]:
                     by_name.setdefault(name, []).append(i)
-            wanted += [
+            requested += [
                 (self._column(name, shard, rows[chosen]), name, group[chosen].tolist())
                 for name, chosen in by_name.items()
             ]
-        found: dict[tuple[int, str], memoryview] = {}
-        columns = self._reader.values([column for column, _, _ in wanted])
+        contents: dict[tuple[int, str], memoryview] = {}
+        columns = self._reader.values([column for column, _, _ in requested])
         with stages.VERIFY:
-            for (_, name, positions), values in zip(wanted, columns, strict=True):
-                found.update(((position, name), data) for position, data in zip(positions, values, strict=True))
-        return [[found[i, name] for name in chosen] for i, chosen in enumerate(names)]
+            for (_, name, positions), values in zip(requested, columns, strict=True):
+                contents.update(((position, name), data) for position, data in zip(positions, values, strict=True))
+        return [[contents[i, name] for name in chosen] for i, chosen in enumerate(names)]
 
     def stored(self) -> Iterator[dict[str, Any]]:
         """Yield each sample as ``__key__``, ``__url__`` of its shard, and its verified fields as bytes.
@@ -139,16 +139,16 @@ class Rows:
     def _columns(self, group: _Group) -> list[tuple[StoredColumn, list[bool]]]:
         """Return every field of the samples of one shard, and which of the samples have it."""
         shard, _, rows = group
-        found = []
+        result = []
         for name, columns in shard.index.fields.items():
             present = columns.offset[rows] != ABSENT
-            found.append((StoredColumn(shard, name, columns, rows[present]), present.tolist()))
+            result.append((StoredColumn(shard, name, columns, rows[present]), present.tolist()))
         for other, _ in self._reader.shards.added(shard.number):
             added, rows_of = self._reader.added(shard, other)
             for name, columns in added.index.fields.items():
                 present = is_present(columns, rows_of[rows])
-                found.append((StoredColumn(added, name, columns, rows_of[rows][present]), present.tolist()))
-        return found
+                result.append((StoredColumn(added, name, columns, rows_of[rows][present]), present.tolist()))
+        return result
 
     def _stored(
         self, group: _Group, fields: list[tuple[str, list[bool], Iterator[memoryview]]]

@@ -48,9 +48,9 @@ def saved_content(path: str, digest: str, what: str) -> memoryview:
         ResumeError: The file is missing, cannot be read, or has changed.
     """
     content = content_of(path, what, ResumeError)
-    if (found := hash_of(content)) != digest:
+    if (actual := hash_of(content)) != digest:
         raise ResumeError(
-            f"{path} has changed: its hash is {found}, and the state records {digest}; restore the file that was "
+            f"{path} has changed: its hash is {actual}, and the state records {digest}; restore the file that was "
             "saved with the state"
         )
     return content
@@ -93,7 +93,7 @@ def read_ids(path: str, digest: str) -> list[int]:
     """Return the ids that `save_ids` has written."""
     content = saved_content(path, digest, "the ids of banned samples")
     try:
-        found: list[int] = np.load(io.BytesIO(content)).tolist()
+        ids: list[int] = np.load(io.BytesIO(content)).tolist()
     except (ValueError, EOFError) as error:
         raise ResumeError(f"{path} is not a file of save_ban_to= ({error})") from error
-    return found
+    return ids

@@ -62,12 +62,12 @@ class Choice:
         """
         if not self:
             return None
-        found = shards.computed(
+        computed = shards.computed(
             f"selection {self.source(shards)}",
             partial(self._compute, shards, first_shards, progress),
             first_shards=first_shards,
         )
-        arrays, values = found.arrays, found.values
+        arrays, values = computed.arrays, computed.values
         samples = int(shards.manifest.shard_samples[:first_shards].sum())
         balance, turns = None, arrays.get("turns")
         if turns is not None:
@@ -179,8 +179,8 @@ def train_test_split(
         train, test = split_by_class(ids, label, count, seed=seed)
         return Arrays({"train": train, "test": test})
 
-    found = shards.computed(f"split {choice.source(shards)} {test_size!r} {seed} {stratify}", compute).arrays
-    return found["train"], found["test"]
+    arrays = shards.computed(f"split {choice.source(shards)} {test_size!r} {seed} {stratify}", compute).arrays
+    return arrays["train"], arrays["test"]
 
 
 def narrow(ids: NDArray[np.signedinteger], samples: int) -> NDArray[np.signedinteger]:
@@ -190,7 +190,7 @@ def narrow(ids: NDArray[np.signedinteger], samples: int) -> NDArray[np.signedint
 
 def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.signedinteger]:
     """Return the ids of the samples that meet a condition: int32 or int64 [n]. Only its columns are read."""
-    found, start = [], 0
+    parts, start = [], 0
     expression, columns, further = _parse(shards, first_shards, where)
     for shard in numbers_of(shards, first_shards, progress):
         table = table_of(shards, shard, start, columns, further)
@@ -202,9 +202,9 @@ def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool |
                 f"where={str(where)!r} cannot be applied ({' '.join(str(error).split())}); "
                 f"the index has {', '.join(names)}"
             ) from error
-        found.append(narrow(ids, shards.manifest.samples))
+        parts.append(narrow(ids, shards.manifest.samples))
         start += shards.entry(shard).samples
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, frozenset[str], list[str]]:
@@ -229,9 +229,9 @@ def _subset(ids: NDArray[np.signedinteger] | range, subset: Any, *, total: int, 
         if not 0 < subset <= 1:
             raise OptionError(f"subset={subset}; allowed is a fraction above 0 and up to 1, or sample ids")
         return draw(ids, max(1, round(subset * len(ids))), seed=seed, purpose="subset")
-    wanted, counts = np.unique(checked_ids(subset, total), return_counts=True)
-    present = wanted < len(ids) if isinstance(ids, range) else np.isin(wanted, ids, assume_unique=True)
-    return in_rounds(wanted[present], counts[present])
+    requested, counts = np.unique(checked_ids(subset, total), return_counts=True)
+    present = requested < len(ids) if isinstance(ids, range) else np.isin(requested, ids, assume_unique=True)
+    return in_rounds(requested[present], counts[present])
 
 
 def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
@@ -289,15 +289,15 @@ def weights_by_class(
 
 def _as_numbers(weights: Any) -> NDArray[np.float64]:
     try:
-        found = np.asarray(weights, np.float64)
+        array = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        found = None
-    if found is None or found.ndim != 1:
+        array = None
+    if array is None or array.ndim != 1:
         raise OptionError(
             f"class_weights has {weights!r}; allowed are 'balanced', a mapping from classes to numbers, or one number "
             "per class"
         )
-    return found
+    return array
 
 
 Banned: TypeAlias = str | os.PathLike[str] | Sequence[str] | Sequence[int] | NDArray[np.integer]
@@ -324,8 +324,8 @@ def banned_ids(shards: ShardSet, ban: Banned, first_ids: Sequence[int]) -> list[
         return _checked_ids(shards, values, "ban=")
     if all(isinstance(value, str) for value in values):
         return _ids_of_keys(ids_by_key(shards, values, first_ids, "ban="), values, "ban=")
-    found = ", ".join(sorted({type(value).__name__ for value in values}))
-    raise OptionError(f"ban= has values of type {found}; allowed are keys (str) or sample ids (int), not both")
+    types = ", ".join(sorted({type(value).__name__ for value in values}))
+    raise OptionError(f"ban= has values of type {types}; allowed are keys (str) or sample ids (int), not both")
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
@@ -341,10 +341,10 @@ def _lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _ids_of_lines(shards: ShardSet, lines: list[str], first_ids: Sequence[int], path: str) -> list[int]:
-    found = ids_by_key(shards, lines, first_ids, path)
-    if not found and all(line.isdecimal() for line in lines):
+    by_key = ids_by_key(shards, lines, first_ids, path)
+    if not by_key and all(line.isdecimal() for line in lines):
         return _checked_ids(shards, list(map(int, lines)), path)
-    return _ids_of_keys(found, lines, path)
+    return _ids_of_keys(by_key, lines, path)
 
 
 def ids_by_key(shards: ShardSet, keys: Iterable[str], first_ids: Sequence[int], where: str) -> dict[str, list[int]]:
@@ -353,32 +353,32 @@ def ids_by_key(shards: ShardSet, keys: Iterable[str], first_ids: Sequence[int], 
     Raises:
         OptionError: Several datasets of a mixture have a key.
     """
-    wanted, found, start = set(keys), dict[str, list[int]](), 0
-    for position in range(len(shards.locations)) if wanted else ():
+    requested, by_key, start = set(keys), dict[str, list[int]](), 0
+    for position in range(len(shards.locations)) if requested else ():
         index = shards.index(position)
         for row, key in enumerate(index.keys):
-            if key in wanted:
-                found.setdefault(key, []).append(start + row)
+            if key in requested:
+                by_key.setdefault(key, []).append(start + row)
         start += len(index)
-    for key, ids in found.items():
-        datasets = {int(number): None for number in np.searchsorted(first_ids, ids, side="right") - 1}
+    for key, ids in by_key.items():
+        datasets = {int(dataset): None for dataset in np.searchsorted(first_ids, ids, side="right") - 1}
         if len(datasets) > 1:
-            names = " and ".join(f"{number} ({shards.class_lists[number].name})" for number in datasets)
+            names = " and ".join(f"{dataset} ({shards.class_lists[dataset].name})" for dataset in datasets)
             raise OptionError(
                 f"{where} has the key {key!r}, which the datasets {names} of the Mixture have: give the samples by "
                 f"their ids, which are {' and '.join(map(str, ids))} for this key"
             )
-    return found
+    return by_key
 
 
-def _ids_of_keys(found: dict[str, list[int]], keys: Sequence[str], where: str) -> list[int]:
-    unknown = sorted(set(keys) - set(found))
+def _ids_of_keys(by_key: dict[str, list[int]], keys: Sequence[str], where: str) -> list[int]:
+    unknown = sorted(set(keys) - set(by_key))
     if unknown:
         raise OptionError(
             f"{where} has keys that the dataset does not have: {first_few(map(repr, unknown))}; "
             "remove them, or list keys as loader.explain() and `wds-tools plan --state` print them"
         )
-    return sorted({sample for ids in found.values() for sample in ids})
+    return sorted({sample for ids in by_key.values() for sample in ids})
 
 
 def _checked_ids(shards: ShardSet, ids: Sequence[int], where: str) -> list[int]:

@@ -243,13 +243,13 @@ class ShardSet:
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does."""
-        found: list[memoryview] = [memoryview(b"")] * len(extents)
+        data: list[memoryview] = [memoryview(b"")] * len(extents)
         for store, positions in self._by_store(shards):
             with self.replacement_reported(shards):
                 values = store.fetch_extents([extents[position] for position in positions])
             for position, value in zip(positions, values, strict=True):
-                found[position] = value
-        return found
+                data[position] = value
+        return data
 
     def read_ahead(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
         """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does."""
@@ -316,8 +316,8 @@ class ShardSet:
         positions: dict[int, list[int]] = {}
         for position, shard in enumerate(shards):
             positions.setdefault(id(self._all[shard].store), []).append(position)
-        for found in positions.values():
-            yield self._all[shards[found[0]]].store, found
+        for group in positions.values():
+            yield self._all[shards[group[0]]].store, group
 
     def columns(self, shard: int, names: Sequence[str]) -> pa.Table:
         """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""

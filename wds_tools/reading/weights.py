@@ -59,20 +59,20 @@ class WeightFinder:
         save_to: str | os.PathLike[str] | None,
     ) -> Entries:
         """Return weights as entries of a state; see `Loader.reweight`. No file is written."""
-        found: Entries = {}
+        entries: Entries = {}
         if classes is not None:
             _check_mapping("classes", classes, "class names or numbers")
-            found["classes"] = {str(name): _factor("classes", name, value) for name, value in classes.items()}
+            entries["classes"] = {str(name): _factor("classes", name, value) for name, value in classes.items()}
         if sources is not None:
-            found["sources"] = [_factor("sources", number, value) for number, value in enumerate(sources)]
+            entries["sources"] = [_factor("sources", number, value) for number, value in enumerate(sources)]
         if where is not None:
             _check_mapping("where", where, "conditions")
-            found["where"] = {str(text): _factor("where", text, value) for text, value in where.items()}
+            entries["where"] = {str(text): _factor("where", text, value) for text, value in where.items()}
         if samples is None and save_to is not None:
             raise OptionError(f"save_to={os.fspath(save_to)!r} is for the weights of samples=: give both, or neither")
         if samples is not None:
-            found["samples"] = self._sample_entry(samples, save_to)
-        return found
+            entries["samples"] = self._sample_entry(samples, save_to)
+        return entries
 
     def save(self, entries: Entries) -> bool:
         """Write the weights of samples to the file of ``save_to=``; return whether there is one."""
@@ -100,10 +100,10 @@ class WeightFinder:
         counts = self._phases[0].counts[1:]
         numbers = range(max(len(names), len(counts)))
         samples = np.bincount(np.repeat(np.arange(len(counts)), counts), minlength=len(numbers))
-        found = weights_by_class(weights, len(numbers), names, samples)
+        per_class = weights_by_class(weights, len(numbers), names, samples)
         texts = [names[number] if number < len(names) else str(number) for number in numbers]
-        most = found.max(initial=0.0) if isinstance(weights, str) else 1.0
-        factors = [float(f"{one / most:.6g}") for one in found.tolist()]
+        most = per_class.max(initial=0.0) if isinstance(weights, str) else 1.0
+        factors = [float(f"{one / most:.6g}") for one in per_class.tolist()]
         return {text: _factor("class_weights", text, factor) for text, factor in zip(texts, factors, strict=True)}
 
     def __call__(self, entries: Entries | None) -> Weights:
@@ -116,13 +116,13 @@ class WeightFinder:
         classes = self._classes(entries["classes"]) if "classes" in entries else {}
         by_sample = self._by_sample(entries)
         datasets = []
-        for number, part in enumerate(self._order.parts):
-            first, last = self._order.first_ids[number : number + 2]
+        for dataset, part in enumerate(self._order.parts):
+            first, last = self._order.first_ids[dataset : dataset + 2]
             if by_sample is not None and "samples" in entries and not classes and part.balance is None:
                 own = by_sample.of_dataset(first, last)
-                datasets.append(DatasetWeights(self._phases_by_id(number), None, own))
+                datasets.append(DatasetWeights(self._phases_by_id(dataset), None, own))
                 continue
-            phases = self._phases[number]
+            phases = self._phases[dataset]
             by_group = np.ones(len(phases.counts))
             for label, factor in classes.items():
                 if label + 1 < len(by_group):
@@ -142,29 +142,29 @@ class WeightFinder:
 
     @cached_property
     def _phases(self) -> list[Phases]:
-        return [self._phases_of(number) for number in range(len(self._order.scans))]
+        return [self._phases_of(dataset) for dataset in range(len(self._order.scans))]
 
-    def _phases_of(self, number: int) -> Phases:
+    def _phases_of(self, dataset: int) -> Phases:
         """Return the phases of a dataset; one process of a machine computes them, and all ranks map them."""
-        first, last = self._order.first_ids[number : number + 2]
+        first, last = self._order.first_ids[dataset : dataset + 2]
 
         def compute() -> Arrays:
-            found = Phases.of(self.labels[first:last], _selected(self._order.scans[number]), self._seed)
-            arrays = {"group": found.group, "phase": found.phase, "counts": found.counts}
-            if isinstance(found.selected, np.ndarray):
-                arrays["selected"] = narrow(found.selected, last)
+            phases = Phases.of(self.labels[first:last], _selected(self._order.scans[dataset]), self._seed)
+            arrays = {"group": phases.group, "phase": phases.phase, "counts": phases.counts}
+            if isinstance(phases.selected, np.ndarray):
+                arrays["selected"] = narrow(phases.selected, last)
             return Arrays({name: array for name, array in arrays.items() if array is not None})
 
-        selection = self._order.parts[number].identity.selection
+        selection = self._order.parts[dataset].identity.selection
         arrays = self._shards.computed(f"phases {first} {last} {selection} {self._seed}", compute).arrays
         return Phases(arrays.get("selected", slice(None)), arrays["group"], arrays["phase"], arrays["counts"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_phases"}  # each process maps them
 
-    def _phases_by_id(self, number: int) -> Phases:
-        first, last = self._order.first_ids[number : number + 2]
-        return Phases.by_id(last - first, _selected(self._order.scans[number]), self._seed)
+    def _phases_by_id(self, dataset: int) -> Phases:
+        first, last = self._order.first_ids[dataset : dataset + 2]
+        return Phases.by_id(last - first, _selected(self._order.scans[dataset]), self._seed)
 
     def _shares(self, sources: Sequence[float]) -> tuple[int, ...]:
         if len(sources) != len(self._order.scans) or not sum(sources) > 0:
@@ -191,9 +191,9 @@ class WeightFinder:
         if unknown:
             known = ", ".join(names) or (f"0 to {highest}" if highest >= 0 else "none: the dataset has no labels")
             raise OptionError(f"classes= has {unknown[0]!r}; the classes of the dataset are {known}")
-        found = {numbers[name]: name for name in classes}
+        names_by_number = {numbers[name]: name for name in classes}
         for name in classes:
-            if (other := found[numbers[name]]) != name:
+            if (other := names_by_number[numbers[name]]) != name:
                 raise OptionError(f"classes= has {name!r} and {other!r}, which are the same class: give it one factor")
         return {numbers[name]: factor for name, factor in classes.items()}
 
@@ -204,10 +204,10 @@ class WeightFinder:
         own = self._factors_of_samples(entries["samples"]) if "samples" in entries else None
         where = entries.get("where", {})
         stored = self._order.identity.stored
-        found = Factors(own, [(self._matching(text), factor) for text, factor in where.items()], stored=stored)
+        factors = Factors(own, [(self._matching(text), factor) for text, factor in where.items()], stored=stored)
         if math.prod(min(1.0, factor) for factor in where.values() if factor) < 1:
-            _check_products(found, list(where))
-        return found
+            _check_products(factors, list(where))
+        return factors
 
     def _matching(self, text: str) -> NDArray[np.uint8]:
         """Return which samples meet a condition, as `packed_bits`; one process of a machine reads the indexes."""

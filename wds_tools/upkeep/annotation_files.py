@@ -45,8 +45,8 @@ class Described(NamedTuple):
     @property
     def objects(self) -> list[Object]:
         """The objects of the image."""
-        found: list[Object] = self.facts["objects"]
-        return found
+        objects: list[Object] = self.facts["objects"]
+        return objects
 
 
 Files: TypeAlias = Iterator[tuple[str, bytes]]
@@ -135,18 +135,18 @@ def coco_files(images: Iterable[Described], classes: ClassList, split: str, note
         yield f"annotations/captions_{split}.json", _coco_json(described, numbered, None)
 
 
-def _ids(found: Sequence[Any], what: str, note: Note) -> list[Any]:
-    if all(type(one) in (int, str) for one in found) and len(set(found)) == len(found):
-        return list(found)
-    if any(one is not None for one in found):
+def _ids(ids: Sequence[Any], what: str, note: Note) -> list[Any]:
+    if all(type(one) in (int, str) for one in ids) and len(set(ids)) == len(ids):
+        return list(ids)
+    if any(one is not None for one in ids):
         note(f"ids of {what} are missing or occur twice: they are numbered from 1")
-    return list(range(1, len(found) + 1))
+    return list(range(1, len(ids) + 1))
 
 
-def _coco_image(image: Described, number: Any) -> bytes:
+def _coco_image(image: Described, image_id: Any) -> bytes:
     rest = {name: value for name, value in image.facts.items() if name not in ("id", "file_name", *SAMPLE_KEYS)}
     size = {side: image.facts[side] for side in ("width", "height")}
-    return _json({"id": number, "file_name": image.name, **size, **_own_names(rest, SAMPLE_KEYS)})
+    return _json({"id": image_id, "file_name": image.name, **size, **_own_names(rest, SAMPLE_KEYS)})
 
 
 def _own_names(attributes: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
@@ -158,11 +158,11 @@ def _own_names(attributes: Mapping[str, Any], ours: Sequence[str]) -> dict[str, 
     return {name[:-1] if name.endswith("_") and name[:-1] in ours else name: attributes[name] for name in attributes}
 
 
-def _coco_object(item: Object, number: Any, image_id: Any, category_id: int) -> dict[str, Any]:
+def _coco_object(item: Object, object_id: Any, image_id: Any, category_id: int) -> dict[str, Any]:
     left, top, right, bottom = item["box"]
     rest = {name: value for name, value in item.items() if name not in ("id", *OBJECT_KEYS)}
     made = {
-        "id": number,
+        "id": object_id,
         "image_id": image_id,
         "category_id": category_id,
         "bbox": [left, top, rounded(right - left), rounded(bottom - top)],
@@ -264,14 +264,14 @@ class _YoloLines:
             return self._note("left out, as YOLO has no groups (crowd)", where)
         self.left_out |= item.keys() - {*_YOLO_KEYS, "rle"}
         width, height = image.facts["width"], image.facts["height"]
-        numbers = [*map(float, self._outline(item, where) if self.are_outlines else item["box"])]
-        inside = [min(max(value, 0), height if i % 2 else width) for i, value in enumerate(numbers)]
-        if max(abs(a - b) for a, b in zip(numbers, inside, strict=True)) > _SAME_BOX:
+        values = [*map(float, self._outline(item, where) if self.are_outlines else item["box"])]
+        inside = [min(max(value, 0), height if i % 2 else width) for i, value in enumerate(values)]
+        if max(abs(a - b) for a, b in zip(values, inside, strict=True)) > _SAME_BOX:
             self._note(f"beyond the image by more than {_SAME_BOX} pixel, cut off at its edges", where)
-        numbers = inside if self.are_outlines else _centre_and_size(inside)
+        values = inside if self.are_outlines else _centre_and_size(inside)
         if not self.are_outlines and item.keys() & {"rle", "polygons"}:
             self._note("written without outline", where)
-        fractions = [value / (height if i % 2 else width) for i, value in enumerate(numbers)]
+        fractions = [value / (height if i % 2 else width) for i, value in enumerate(values)]
         return " ".join([str(item["category"]), *map(_text, fractions), *self._points(item, width, height, where)])
 
     def _note(self, what: str, where: str) -> str:
@@ -292,8 +292,8 @@ class _YoloLines:
         if others:
             self._note("in several parts, joined by lines", where)
         joined = [*first, *(first[:2] if others else [])]
-        for number, part in enumerate(others, 1):
-            joined += [*part, *part[:2], *(first[:2] if number < len(others) else [])]
+        for index, part in enumerate(others, 1):
+            joined += [*part, *part[:2], *(first[:2] if index < len(others) else [])]
         if max(abs(a - b) for a, b in zip(bounding_box(item["polygons"]), item["box"], strict=True)) > _SAME_BOX:
             self._note(
                 f"with an outline that leaves its box by more than {_SAME_BOX} pixel, written without box", where
@@ -323,13 +323,13 @@ def _centre_and_size(box: Sequence[float]) -> list[float]:
     return [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
 
 
-def _text(number: float) -> str:
+def _text(value: float) -> str:
     """Return a number without needless digits.
 
     >>> _text(0.5), _text(2), _text(-1e-12)
     ('0.5', '2', '0')
     """
-    text = f"{number:.{_FRACTION_DIGITS}f}".rstrip("0").rstrip(".")
+    text = f"{value:.{_FRACTION_DIGITS}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 

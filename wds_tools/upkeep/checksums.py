@@ -63,11 +63,11 @@ class ShardChecksums:
             self._compare(field, xxhash.xxh3_64_intdigest(b""))
         for field, state in self._unfinished:
             self._compare(field, state.intdigest())
-        for field, found in sorted(self._changed):
+        for field, actual in sorted(self._changed):
             assert self._index is not None
             key = self._index.keys[int(self._rows[field])]
             yield ChangedField(
-                key, self._names[field], self._offsets[field], self._sizes[field], found, self._stated[field]
+                key, self._names[field], self._offsets[field], self._sizes[field], actual, self._stated[field]
             )
 
     def _add_step(self, offset: int, data: memoryview) -> None:
@@ -90,6 +90,6 @@ class ShardChecksums:
             else:
                 self._unfinished.append((field, xxhash.xxh3_64(data[begin:])))
 
-    def _compare(self, field: int, found: int) -> None:
-        if found != self._stated[field]:
-            self._changed.append((field, found))
+    def _compare(self, field: int, actual: int) -> None:
+        if actual != self._stated[field]:
+            self._changed.append((field, actual))

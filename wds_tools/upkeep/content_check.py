@@ -61,10 +61,10 @@ class ContentCheck:
         assert self._objects is not None
         try:
             facts = json.loads(bytes(data))
-            found = checked_objects(facts if isinstance(facts, dict) else {}, self._objects)
+            remarks = checked_objects(facts if isinstance(facts, dict) else {}, self._objects)
         except (SourceError, ValueError) as error:
-            found = [str(error)]
-        self.remarks += [f"key {self._index.keys[row]}: {remark}" for remark in found]
+            remarks = [str(error)]
+        self.remarks += [f"key {self._index.keys[row]}: {remark}" for remark in remarks]
 
     def _image_differences(self, row: int, data: memoryview) -> Iterator[str]:
         index = self._index
@@ -76,10 +76,10 @@ class ContentCheck:
         except DecodeError as error:
             yield f"its index records an image of {stated[0]}x{stated[1]}, but the file {error.args[0]}"
             return
-        found = info.width, info.height, info.orientation
-        if found != stated:
+        actual = info.width, info.height, info.orientation
+        if actual != stated:
             yield (
-                f"the image is {found[0]}x{found[1]} with EXIF orientation {found[2]}, but its index records "
+                f"the image is {actual[0]}x{actual[1]} with EXIF orientation {actual[2]}, but its index records "
                 f"{stated[0]}x{stated[1]} with {stated[2]}"
             )
         elif info.kind == "jpg" and info.mode != index.mode[row]:  # modes of other types depend on Pillow's version
@@ -92,12 +92,12 @@ class ContentCheck:
             return  # loaders report it
         try:
             value = self._label.value(self._index.keys[row], data)
-            found = readings(value, self._classes)
+            possible = readings(value, self._classes)
         except (LabelError, ValueError) as error:
             yield f"its label cannot be read: {error}"
             return
-        if found and stated not in found:
-            yield f"its label is {found[0]}, but its index records {stated}"
+        if possible and stated not in possible:
+            yield f"its label is {possible[0]}, but its index records {stated}"
 
 
 def _label_source(manifest: Manifest) -> LabelSource | None:

@@ -196,17 +196,17 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
     folder, manifest_name = _local(dataset)
     path = folder / manifest_name
     old = _read_manifest(path)
-    found = next((addition for addition in old.additions if addition.folder == name), None)
-    if found is None:
+    removed = next((addition for addition in old.additions if addition.folder == name), None)
+    if removed is None:
         names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
         raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
     lists = {
-        place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in found.fields
+        place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in removed.fields
     }
     with write_errors(folder, "the dataset is unchanged"):
-        _write_additions(path, [addition for addition in old.additions if addition is not found], lists)
+        _write_additions(path, [addition for addition in old.additions if addition is not removed], lists)
     _remove_names(folder / name, [entry.first.name for entry in old.shards])
-    return found
+    return removed
 
 
 def _local(dataset: str | os.PathLike[str]) -> tuple[Path, str]:
@@ -265,11 +265,11 @@ class _Work:
     def finished(self, call: list[Any]) -> dict[str, Any] | None:
         """Return the report of an earlier run of the same call that was killed after its fields were listed."""
         try:
-            found = json.loads((self._area / _REPORT_NAME).read_bytes())
+            report = json.loads((self._area / _REPORT_NAME).read_bytes())
         except (OSError, ValueError):
             return None
-        is_same = found["call"] == json.loads(json.dumps(call)) and self.is_listed()
-        return dict(found["report"]) if is_same else None
+        is_same = report["call"] == json.loads(json.dumps(call)) and self.is_listed()
+        return dict(report["report"]) if is_same else None
 
     def finish(self, call: list[Any], report: dict[str, Any]) -> None:
         """Record the report of a call, and that the new shards are complete."""
@@ -335,8 +335,8 @@ class _Run:
                 wanted = _hashes(key for key, _ in batch)
                 at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
                 is_known = hashes[at] == wanted
-                for record, shard, found in zip(batch, shard_of[at].tolist(), is_known.tolist(), strict=True):
-                    self._add(record, shard if found else None)
+                for record, shard, is_match in zip(batch, shard_of[at].tolist(), is_known.tolist(), strict=True):
+                    self._add(record, shard if is_match else None)
                 bar.update(len(batch))
         if not self.known:
             example = f", such as {self.unknown_key!r}," if self.unknown_key is not None else ""
@@ -386,8 +386,8 @@ class _Run:
     def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the hashes of all keys, sorted: uint64 [n], and the index of the shard of each: int64 [n]."""
         size = sum(location.entry.index_bytes for location in self.shards.locations)
-        numbers = ((shard, shard) for shard in range(len(self.shards.locations)))
-        parts = list(self._call(_hashes_of, (self.shards, self.match), numbers, size, lambda _samples, _bytes: None))
+        spans = ((shard, shard) for shard in range(len(self.shards.locations)))
+        parts = list(self._call(_hashes_of, (self.shards, self.match), spans, size, lambda _samples, _bytes: None))
         hashes = np.concatenate(parts)
         shard_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         order = np.argsort(hashes, kind="stable")
@@ -408,8 +408,8 @@ class _Run:
         entries, totals = [], Totals()
         common = _Writing(self.shards, self.match, self.work.folder, self.spool.folder, self.classes, self._form)
         parts = (
-            (number, (number, location.entry.first.name, self.spool.take(number)))
-            for number, location in enumerate(self.shards.locations)
+            (shard, (shard, location.entry.first.name, self.spool.take(shard)))
+            for shard, location in enumerate(self.shards.locations)
         )
         with self._bar("writing", self.shards.manifest.samples) as bar:
             written = self._call(
@@ -489,17 +489,17 @@ def _write_shard(
     writing: _Writing, part: tuple[int, str, list[KeyedFields]], advance: Advance
 ) -> tuple[ShardEntry | None, Totals]:
     """Write a shard of new fields where an engine calls this function."""
-    number, name, kept = part
-    found: dict[str, dict[str, bytes]] = {}
-    for key, fields in itertools.chain(spooled_records(writing.spool, number), kept):
-        old = found.setdefault(key, {})
+    index, name, kept = part
+    fields_by_key: dict[str, dict[str, bytes]] = {}
+    for key, fields in itertools.chain(spooled_records(writing.spool, index), kept):
+        old = fields_by_key.setdefault(key, {})
         if twice := old.keys() & fields.keys():
             raise SourceError(f"key {key!r} occurs twice in the source, with field {min(twice)!r}")
         old.update(fields)
-    keys = writing.shards.index(number, keep=False).keys
+    keys = writing.shards.index(index, keep=False).keys
     with ShardFile(writing.folder / name) as shard:
-        for key, name_in_source in zip(keys, _names_of(writing.shards, number, writing.match), strict=True):
-            fields = found.get(name_in_source, {})
+        for key, name_in_source in zip(keys, _names_of(writing.shards, index, writing.match), strict=True):
+            fields = fields_by_key.get(name_in_source, {})
             if LABELS in fields:
                 fields[LABELS] = writing.class_numbers(fields[LABELS])
             if fields:

@@ -87,15 +87,15 @@ def _kind(path: Path) -> Literal["table", "parquet", "shards", "folder"]:
     if name.endswith(_TABLES):
         return "table"
     is_dataset = (path / MANIFEST_NAME).is_file()  # whose Parquet files are indexes
-    if is_parquet(name) or (not is_dataset and any(is_parquet(found.name) for found in path.glob("*"))):
+    if is_parquet(name) or (not is_dataset and any(is_parquet(file.name) for file in path.glob("*"))):
         return "parquet"
-    is_archive = is_tar(name) or (path.is_dir() and any(is_tar(found.name) for found in path.glob("*")))
+    is_archive = is_tar(name) or (path.is_dir() and any(is_tar(file.name) for file in path.glob("*")))
     return "shards" if is_archive else "folder"
 
 
 def _renamed(records: Iterator[KeyedFields], fields: Mapping[str, str]) -> Iterator[KeyedFields]:
-    for key, found in records:
-        yield key, {new: found[old] for new, old in fields.items() if old in found} if fields else found
+    for key, new_fields in records:
+        yield key, {new: new_fields[old] for new, old in fields.items() if old in new_fields} if fields else new_fields
 
 
 def _from_python(items: Any, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
@@ -115,12 +115,12 @@ def _from_python(items: Any, fields: Mapping[str, str]) -> Iterator[KeyedFields]
 def _from_table(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
     for row in _rows_of_table(path):
         names = _fields_of(row, key, fields, where=str(path))
-        found = {}
+        cells = {}
         for field, column in names.items():
             value = row.get(column)
             if value not in (None, ""):
-                found[field] = _table_value(path, field, value)
-        yield str(row[key]), found
+                cells[field] = _table_value(path, field, value)
+        yield str(row[key]), cells
 
 
 def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
@@ -168,18 +168,18 @@ def _values(field: str, column: Any) -> Callable[[int], bytes | None]:
     """Return a function that returns the value of a row as bytes; None for a null."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    numbers = is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+    are_numbers = is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
 
     def value(row: int) -> bytes | None:
         cell = column[row]
         if not cell.is_valid:
             return None
-        if numbers and field.endswith("npy"):
+        if are_numbers and field.endswith("npy"):
             return encode_field(field, np.asarray(cell.values.to_numpy(zero_copy_only=False)))
-        found = cell.as_py()
-        if isinstance(found, dict) and "bytes" in found:  # an image as Hugging Face stores it
-            return found["bytes"]  # type: ignore[no-any-return]
-        return encode_field(field, found)
+        item = cell.as_py()
+        if isinstance(item, dict) and "bytes" in item:  # an image as Hugging Face stores it
+            return item["bytes"]  # type: ignore[no-any-return]
+        return encode_field(field, item)
 
     return value
 
@@ -196,18 +196,18 @@ def _fields_of(
         raise SourceError(f"{where} has no column {missing[0]!r}; it has {', '.join(map(repr, row))}")
     if fields:
         return dict(fields)
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for name in row:
         if name == key or name is None:
             continue
         field = _field_of(name, (kinds or {}).get(name))
-        if field in found:
+        if field in columns:
             raise SourceError(
-                f"{where}: the columns {found[field]!r} and {name!r} would both be the field {field!r}: name the "
+                f"{where}: the columns {columns[field]!r} and {name!r} would both be the field {field!r}: name the "
                 f"fields, as in --field {field}={name} (fields={{{field!r}: {name!r}}})"
             )
-        found[field] = name
-    return found
+        columns[field] = name
+    return columns
 
 
 def _field_of(column: str, kind: Any) -> str:
@@ -233,8 +233,8 @@ def _from_shards(path: Path) -> Iterator[KeyedFields]:
     archives = TarFiles(paths)
     for index, part in enumerate(paths):
         with as_source_error(f"{part} cannot be read", ShardError):
-            for key, _, found in samples(archives[index], index, part.name):
-                yield key, {name: bytes(data) for name, data in found.items()}
+            for key, _, new_fields in samples(archives[index], index, part.name):
+                yield key, {name: bytes(data) for name, data in new_fields.items()}
 
 
 def _from_folder(path: Path) -> Iterator[KeyedFields]:

@@ -147,14 +147,14 @@ def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[I
     by_folder: dict[str, list[Path | str]] = {}
     for location in locations:
         by_folder.setdefault(_folder_of(location), []).append(location)
-    found: list[tuple[IndexFolder, list[str]]] = []
+    folders: list[tuple[IndexFolder, list[str]]] = []
     for name, shards in by_folder.items():
         first = shards[0]
         folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(name)
         if (reason := why_unfinished(folder.name, folder.read)) is not None:
             raise NotADatasetError(reason)
-        found.append((folder, [split_folder(str(location))[1] for location in shards]))
-    return found
+        folders.append((folder, [split_folder(str(location))[1] for location in shards]))
+    return folders
 
 
 def _folder_of(location: Path | str) -> str:
@@ -172,10 +172,10 @@ def _expand(pattern: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> 
         if not glob.has_magic(last):
             yield location
             continue
-        matching = [found for found in remote_folder(url).names() if fnmatchcase(found, last)]
+        matching = [file for file in remote_folder(url).names() if fnmatchcase(file, last)]
         if not matching:
             raise NotADatasetError(f"pattern {pattern!r} matches no file; check the URL, and quote it in the shell")
-        yield from (join(url, found) for found in matching)
+        yield from (join(url, file) for file in matching)
 
 
 def _check_local_shard(path: Path) -> None:

@@ -300,9 +300,9 @@ def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, options: IndexOpti
         shared=[] if job.folder.folder is None else [job.folder.folder / job.shards[0]],
     )
     with closing(results):
-        for number, (result, found) in in_order(results):
-            names.update(found)
-            _add_shard(job, result, job.files[number], is_chosen=is_chosen)
+        for index, (result, scanned) in in_order(results):
+            names.update(scanned)
+            _add_shard(job, result, job.files[index], is_chosen=is_chosen)
             dots.add_index(result.index)
     if not any(entry.samples for entry in job.entries):
         raise ShardError(
@@ -380,8 +380,8 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
     if classes is not None:
         return _one_each(labels.numbered(classes), jobs[0])
     known = Classes(dict.fromkeys(name for job in jobs if job.old for name in job.old.classes))
-    found = _one_each(labels.numbered(), jobs[0])
-    return labels.numbered(own=known.united(found.classes)[0]) if known and found.classes else found
+    numbered = _one_each(labels.numbered(), jobs[0])
+    return labels.numbered(own=known.united(numbered.classes)[0]) if known and numbered.classes else numbered
 
 
 def _one_each(numbered: Numbered, job: _Job) -> Numbered:

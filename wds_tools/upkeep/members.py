@@ -40,12 +40,12 @@ def stored_keys(index: Index, headers: Mapping[str, NDArray[np.int32] | None], *
     Raises:
         ManifestError: The index does not record tar headers longer than one block, as in older releases.
     """
-    numbers, rows, offsets, sizes, starts = [], [], [], [], []
-    for number, (field, columns) in enumerate(index.fields.items()):
+    indexes, rows, offsets, sizes, starts = [], [], [], [], []
+    for field_index, (field, columns) in enumerate(index.fields.items()):
         present = np.flatnonzero(columns.offset != ABSENT)
         header = headers.get(field)
         before = np.full(len(present), BLOCK) if header is None else header[present].astype(np.int64)
-        numbers.append(np.full(len(present), number))
+        indexes.append(np.full(len(present), field_index))
         rows.append(present)
         offsets.append(columns.offset[present])
         sizes.append(columns.size[present])
@@ -54,7 +54,7 @@ def stored_keys(index: Index, headers: Mapping[str, NDArray[np.int32] | None], *
         return []
     order = np.argsort(np.concatenate(offsets), kind="stable")
     field_of, row, offset, size, start = (
-        np.concatenate(part)[order] for part in (numbers, rows, offsets, sizes, starts)
+        np.concatenate(part)[order] for part in (indexes, rows, offsets, sizes, starts)
     )
     ends = np.concatenate([[0], offset + -(-size // BLOCK) * BLOCK])
     if all(header is None for header in headers.values()) and not np.array_equal(start, ends[:-1]):
@@ -64,10 +64,10 @@ def stored_keys(index: Index, headers: Mapping[str, NDArray[np.int32] | None], *
         )
     fields = list(index.fields)
     samples = [StoredKey(key, []) for key in index.keys]
-    for number, at, first, content, length in zip(
+    for field_index, at, first, content, length in zip(
         field_of.tolist(), row.tolist(), start.tolist(), offset.tolist(), size.tolist(), strict=True
     ):
-        samples[at].parts.append(Part(fields[number], first, content, length))
+        samples[at].parts.append(Part(fields[field_index], first, content, length))
     return samples
 
 

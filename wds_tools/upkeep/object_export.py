@@ -72,8 +72,8 @@ class ObjectExport:
         paths: dict[str, str] = {}
         hidden = not shows_progress(self.progress)
         with tqdm(total=self.shards.manifest.samples, unit=" images", disable=hidden, file=sys.stderr) as bar:
-            for number in range(len(self.shards.locations)):
-                for sample in stored_samples(self.shards, number):
+            for shard in range(len(self.shards.locations)):
+                for sample in stored_samples(self.shards, shard):
                     described, data = _described(sample, classes)
                     stem = posixpath.splitext(described.name)[0] if by_stem else described.name
                     if stem in paths:

@@ -234,8 +234,8 @@ def columns_by_key(data: bytes, keys: Sequence[str], *, name: str) -> pa.Table |
         for column in table.columns:
             column.validate(full=True)
         rows = pc.index_in(pa.array(keys, pa.string()), value_set=table[KEY].cast(pa.string()).combine_chunks())
-        found = table.select(taken).take(rows)
-        return found.cast(_plain_schema(found.schema)).rename_columns([column_name(column) for column in taken])
+        columns = table.select(taken).take(rows)
+        return columns.cast(_plain_schema(columns.schema)).rename_columns([column_name(column) for column in taken])
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise ShardError(
             f"{name} is next to the shard, but cannot be read as a table of its samples "

@@ -98,7 +98,7 @@ def sign_images(
             ThreadPoolExecutor(threads, "wds_tools-sign") as pool,
         ):
             run = _Run(open_shards(join(str(folder), name)), folder, pool, 2 * threads, bar)
-            new = {entry: run.sign(number) for number, entry in enumerate(manifest.shards)}
+            new = {entry: run.sign(shard) for shard, entry in enumerate(manifest.shards)}
         _replace_indexes(folder, name, {old: entry for old, entry in new.items() if entry.index != old.index})
     return SignReport(manifest.samples, run.signed, run.kept, run.unreadable, time.monotonic() - started)
 
@@ -136,12 +136,12 @@ class _Run:
     kept: int = 0
     unreadable: int = 0
 
-    def sign(self, number: int) -> ShardEntry:
+    def sign(self, shard: int) -> ShardEntry:
         """Write a new index of a shard next to the old one, and return its entry; the same one if nothing changes."""
-        entry, index = self.shards.entry(number), self.shards.index(number, keep=False)
+        entry, index = self.shards.entry(shard), self.shards.index(shard, keep=False)
         has_image = (image_columns(index)[1] >= 0) & (index.width > 0)
         old: list[Signature | None]
-        old = self._signatures(number) if has_signatures(index.columns) else [None] * len(index)
+        old = self._signatures(shard) if has_signatures(index.columns) else [None] * len(index)
         missing = has_image & np.array([one is None for one in old], bool)
         if not missing.any() and entry.index.endswith(_NEW):  # the manifest was written, and then a run was killed
             return entry
@@ -152,31 +152,31 @@ class _Run:
         path = self.folder / (entry.name.removesuffix(".tar") + _NEW)
         data = self._finished(path, content_checksum(index))
         if data is None:
-            data = add_signatures(self._own_index(number, index.columns), self._added(number, missing, old))
+            data = add_signatures(self._own_index(shard, index.columns), self._added(shard, missing, old))
             commit_bytes(path, data)
         else:
             self.bar.advance(int(missing.sum()), 0)
-        found = parse_hashes(read_columns(data, COLUMNS[:1], name=path.name).column(0))[1]
-        self.signed += int((found & missing).sum())
-        self.unreadable += int((missing & ~found).sum())
+        has_hash = parse_hashes(read_columns(data, COLUMNS[:1], name=path.name).column(0))[1]
+        self.signed += int((has_hash & missing).sum())
+        self.unreadable += int((missing & ~has_hash).sum())
         return _with_index(entry, path.name, data)
 
-    def _own_index(self, number: int, columns: Sequence[str]) -> bytes:
+    def _own_index(self, shard: int, columns: Sequence[str]) -> bytes:
         """Return an index in which another tool's columns with the names of ours have other names."""
-        data = self.shards.index_file(number)
+        data = self.shards.index_file(shard)
         clashing = [name for name in COLUMNS if name in columns]
         if not clashing or has_signatures(columns):
             return data
-        return add_columns(data, self.shards.columns(number, clashing).rename_columns(list(map(column_name, clashing))))
+        return add_columns(data, self.shards.columns(shard, clashing).rename_columns(list(map(column_name, clashing))))
 
-    def _signatures(self, number: int) -> list[Signature | None]:
+    def _signatures(self, shard: int) -> list[Signature | None]:
         """Return the signatures that an index has."""
-        table = self.shards.columns(number, COLUMNS)
+        table = self.shards.columns(shard, COLUMNS)
         try:
-            found = Signatures.of(table)
+            signatures = Signatures.of(table)
         except ValueError:
             return [None] * len(table)  # another tool's column of this name
-        return [found.row(i) for i in range(len(found))]
+        return [signatures.row(i) for i in range(len(signatures))]
 
     def _finished(self, path: Path, checksum: str) -> bytes | None:
         """Return the new index that an earlier run has finished; None if there is none."""
@@ -187,19 +187,19 @@ class _Run:
             return None
         return data if has_signatures(index.columns) and content_checksum(index) == checksum else None
 
-    def _added(self, number: int, missing: NDArray[np.bool_], old: list[Signature | None]) -> list[Signature | None]:
+    def _added(self, shard: int, missing: NDArray[np.bool_], old: list[Signature | None]) -> list[Signature | None]:
         """Return the signatures of a shard with those that are missing."""
         signatures: list[Signature | None] = []
         pending: deque[Future[Signature | None] | Signature | None] = deque()
-        for is_missing, kept, image in zip(missing.tolist(), old, self._images(number), strict=True):
+        for is_missing, kept, image in zip(missing.tolist(), old, self._images(shard), strict=True):
             pending.append(self.pool.submit(_sign, image) if is_missing else kept)
             if len(pending) > self.ahead:
                 signatures.append(self._result(pending.popleft()))
         signatures += map(self._result, pending)
         return signatures
 
-    def _images(self, number: int) -> Iterator[bytes]:
-        for sample in stored_samples(self.shards, number):
+    def _images(self, shard: int) -> Iterator[bytes]:
+        for sample in stored_samples(self.shards, shard):
             name = next((name for name in IMAGE_FIELDS if name in sample.fields), None)
             yield b"" if name is None else bytes(sample.fields[name])
 

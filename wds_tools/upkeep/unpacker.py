@@ -155,13 +155,13 @@ def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: Unpack
     if layout == "paths" and "json" in shards.manifest.all_fields and shards.is_remote:
         return
     hashes = array("Q")  # one number for each file, instead of its name
-    for number in phase_bar("checking names", range(len(shards.locations)), progress=progress):
-        hashes.extend(xxh3_64_intdigest(path) for _, path in _names(shards, number, wanted, layout))
+    for shard in phase_bar("checking names", range(len(shards.locations)), progress=progress):
+        hashes.extend(xxh3_64_intdigest(path) for _, path in _names(shards, shard, wanted, layout))
     values, counts = np.unique(np.frombuffer(hashes, np.uint64), return_counts=True)
     repeated = {*values[counts > 1].tolist()}
     seen: set[bytes] = set()
-    for number in range(len(shards.locations)) if repeated else ():
-        for sample, path in _names(shards, number, wanted, layout):
+    for shard in range(len(shards.locations)) if repeated else ():
+        for sample, path in _names(shards, shard, wanted, layout):
             if path in seen:
                 with _named(sample):
                     raise written_twice(os.fsdecode(path))
@@ -170,15 +170,15 @@ def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: Unpack
 
 
 def _names(
-    shards: ShardSet, number: int, wanted: frozenset[str] | None, layout: UnpackLayout
+    shards: ShardSet, shard: int, wanted: frozenset[str] | None, layout: UnpackLayout
 ) -> Iterator[tuple[StoredSample, bytes]]:
     """Yield the path of each file of a shard, with its sample, of whose fields only ``json`` is read."""
-    shard, keys = shards.shard_name(number), shards.index(number).keys
-    samples = [StoredSample(shard, key, {}) for key in keys]
+    shard_name, keys = shards.shard_name(shard), shards.index(shard).keys
+    samples = [StoredSample(shard_name, key, {}) for key in keys]
     by_key = dict(zip(keys, samples, strict=True))
-    for part in (number, *(other for other, _ in shards.added(number))):
+    for part in (shard, *(other for other, _ in shards.added(shard))):
         index = shards.index(part)
-        rows = samples if part == number else [by_key[key] for key in index.keys]
+        rows = samples if part == shard else [by_key[key] for key in index.keys]
         for name, columns in index.fields.items():
             present = np.flatnonzero(columns.offset != ABSENT).tolist()
             contents = [memoryview(b"")] * len(present)

@@ -311,51 +311,51 @@ def _damage_of(error: Exception, shard: str) -> Damage:
 
 
 def _check_bytes(
-    shards: ShardSet, number: int, index: Index | None, advance: Callable[[int], object], objects: list[str]
+    shards: ShardSet, shard: int, index: Index | None, advance: Callable[[int], object], objects: list[str]
 ) -> list[Damage]:
     """Read a shard once, and return all differences between its bytes, its index and its checksum in the manifest.
 
     Remarks about objects in images are added to ``objects``.
     """
-    entry, checksums = shards.manifest.shards[number], ShardChecksums(index)
-    shard, stated = entry.name, entry.xxh3
+    entry, checksums = shards.manifest.shards[shard], ShardChecksums(index)
+    name, stated = entry.name, entry.xxh3
     damages: list[Damage] = []
 
     def add(offset: int, data: memoryview) -> None:
         checksums.add(offset, data)
         advance(len(data))
 
-    stream = shards.stream(number, on_chunk=add)
+    stream = shards.stream(shard, on_chunk=add)
     contents: list[Damage] = []
     members: list[Damage] = []
     if index is not None:
         check = ContentCheck(index, shards.manifest)
-        members += _check_members(stream, index, shard, check, contents)
-        objects += [f"shard {shard}, {remark}" for remark in check.remarks]
+        members += _check_members(stream, index, name, check, contents)
+        objects += [f"shard {name}, {remark}" for remark in check.remarks]
     stream.finish()
-    if index is not None and (index.shard, index.shard_xxh3) != (shard, stated):
+    if index is not None and (index.shard, index.shard_xxh3) != (name, stated):
         reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {stated}"
-        damages.append(Damage(shard, None, None, None, reason))
+        damages.append(Damage(name, None, None, None, reason))
     for field_ in checksums.changed_fields():
         reason = (
             f"the XXH3-64 of its {field_.size:,} bytes is {field_.found:016x}, its index states {field_.stated:016x}"
         )
-        damages.append(Damage(shard, field_.key, field_.name, field_.offset, reason))
+        damages.append(Damage(name, field_.key, field_.name, field_.offset, reason))
     damages += members
     changed = {damage.offset for damage in damages}
     damages += [damage for damage in contents if damage.offset not in changed]
     if index is not None:
         rows = row_differences(index, shards.manifest.classes)
-        damages += [Damage(shard, key, None, None, reason) for key, reason in rows]
-    found = checksums.shard_checksum()
-    if found != stated and not damages:
+        damages += [Damage(name, key, None, None, reason) for key, reason in rows]
+    checksum = checksums.shard_checksum()
+    if checksum != stated and not damages:
         damages.append(
             Damage(
-                shard,
+                name,
                 None,
                 None,
-                None if index is None else _padding_damage(shards.stream(number), index),
-                f"its XXH3-128 is {found}, its manifest states {stated}"
+                None if index is None else _padding_damage(shards.stream(shard), index),
+                f"its XXH3-128 is {checksum}, its manifest states {stated}"
                 + ("" if index is None else "; fields and headers are intact, bytes between them have changed"),
             )
         )
@@ -438,11 +438,11 @@ def _check_member(member: tar.Member, start: int, expected: _FieldsByOffset, sha
     indexed = expected.pop(start + member.offset, None)
     if indexed == (key, name, member.size):
         return
-    found = f"the archive has member {member.name[:200]!r} of {member.size:,} bytes here"
+    problem = f"the archive has member {member.name[:200]!r} of {member.size:,} bytes here"
     if indexed is None:
-        reason = f"{found}, its index has no field"
+        reason = f"{problem}, its index has no field"
     else:
-        reason = f"{found}, its index has field {indexed[1]!r} of key {indexed[0]!r} with {indexed[2]:,} bytes"
+        reason = f"{problem}, its index has field {indexed[1]!r} of key {indexed[0]!r} with {indexed[2]:,} bytes"
     yield Damage(shard, key, name, start + member.header_offset, reason)
 
 

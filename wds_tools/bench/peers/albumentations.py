@@ -55,8 +55,8 @@ class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Images and their boxes, left, top, width and height, which are in memory."""
 
     def __init__(self, setup: Setup, steps: list[Any], *, partners: int) -> None:
-        found = setup.boxes()
-        self.names, self._boxes = list(found), [np.array(boxes, np.float32) for boxes in found.values()]
+        boxes_by_file = setup.boxes()
+        self.names, self._boxes = list(boxes_by_file), [np.array(boxes, np.float32) for boxes in boxes_by_file.values()]
         self._tree, self._partners = Path(setup.tree), partners
         boxes = BboxParams("coco", label_fields=["labels"], clip=True, min_visibility=0.1)
         self._transform = Compose([*steps, ToTensorV2()], bbox_params=boxes)
@@ -64,14 +64,14 @@ class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         others = [self._read(other) for other in torch.randint(len(self), (self._partners,)).tolist()]
-        shown = self._transform(**self._read(number), mosaic_metadata=others)
+        shown = self._transform(**self._read(index), mosaic_metadata=others)
         return shown["image"], torch.from_numpy(shown["bboxes"].astype(np.float32))
 
-    def _read(self, number: int) -> dict[str, Any]:
-        boxes = self._boxes[number]
-        image = cv2.imread(str(self._tree / self.names[number]))
+    def _read(self, index: int) -> dict[str, Any]:
+        boxes = self._boxes[index]
+        image = cv2.imread(str(self._tree / self.names[index]))
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
         return {"image": image, "bboxes": boxes, "labels": np.zeros(len(boxes), np.int64)}
 

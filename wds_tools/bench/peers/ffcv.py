@@ -34,8 +34,8 @@ class _Files:
     def __len__(self) -> int:
         return len(self._files)
 
-    def __getitem__(self, number: int) -> tuple[Any]:
-        path = self._files[number][0]
+    def __getitem__(self, index: int) -> tuple[Any]:
+        path = self._files[index][0]
         if self._raw:
             return (np.load(path),)
         with Image.open(path) as image:

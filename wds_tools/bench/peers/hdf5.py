@@ -27,13 +27,13 @@ def prepare(setup: Setup, dtype: DTypeLike = np.float32) -> None:
         if setup.workload in _STORED_PIXELS:
             shape = _pixels(setup, files[0][0]).shape
             stored = file.create_dataset("samples", (len(files), *shape), dtype)
-            for number, (path, _) in enumerate(files):
+            for index, (path, _) in enumerate(files):
                 pixels = _pixels(setup, path)
-                stored[number] = pixels if dtype == np.uint8 else pixels / np.float32(255)
+                stored[index] = pixels if dtype == np.uint8 else pixels / np.float32(255)
         else:
             stored = file.create_dataset("samples", len(files), h5py.vlen_dtype(np.uint8))
-            for number, (path, _) in enumerate(files):
-                stored[number] = np.frombuffer(setup.payload(path), np.uint8)
+            for index, (path, _) in enumerate(files):
+                stored[index] = np.frombuffer(setup.payload(path), np.uint8)
 
 
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
@@ -58,10 +58,10 @@ class _Samples(Dataset[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         if self._stored is None:
             self._stored = h5py.File(_file(self._setup), "r")["samples"]
-        return self._decode(self._stored[number])
+        return self._decode(self._stored[index])
 
 
 def _file(setup: Setup) -> Path:

@@ -21,8 +21,8 @@ __all__ = ["batch_sizes", "probe_boxes", "probe_pixels"]
 class _Samples(ImageFolder):  # type: ignore[misc]
     """ImageFolder without labels, which take no measurable time in any loader."""
 
-    def __getitem__(self, number: int) -> Any:
-        return super().__getitem__(number)[0]
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0]
 
 
 class _BoxedSamples(_Samples):
@@ -32,8 +32,8 @@ class _BoxedSamples(_Samples):
         super().__init__(setup.tree, loader=load, is_valid_file=_accept)
         self._boxes, self._transform = setup.boxes(), WithBoxes(setup.view)
 
-    def __getitem__(self, number: int) -> Any:
-        path = self.samples[number][0]
+    def __getitem__(self, index: int) -> Any:
+        path = self.samples[index][0]
         return self._transform(self.loader(path), self._boxes[Path(path).relative_to(self.root).as_posix()])
 
 

@@ -44,12 +44,12 @@ class _Samples(Dataset[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         if self._transaction is None:
             folder = str(self._setup.own_folder)
             self._transaction = lmdb.open(folder, readonly=True, lock=False, readahead=False).begin(buffers=True)
-        return self._decode(self._transaction.get(_key(number)))
+        return self._decode(self._transaction.get(_key(index)))
 
 
-def _key(number: int) -> bytes:
-    return b"%08d" % number
+def _key(index: int) -> bytes:
+    return b"%08d" % index

@@ -20,9 +20,9 @@ def prepare(setup: Setup) -> None:
     own = setup.own_folder
     own.mkdir()
     count = _FILES_PER_WORKER * setup.workers
-    writers = [tf.io.TFRecordWriter(str(own / f"{number:05d}.tfrecord")) for number in range(count)]
-    for number, (path, _) in enumerate(setup.files()):
-        writers[number % count].write(setup.payload(path))
+    writers = [tf.io.TFRecordWriter(str(own / f"{index:05d}.tfrecord")) for index in range(count)]
+    for index, (path, _) in enumerate(setup.files()):
+        writers[index % count].write(setup.payload(path))
     for writer in writers:
         writer.close()
 

@@ -52,8 +52,8 @@ def probe_boxes(setup: Setup) -> Sequence[torch.Tensor]:
 
 def _probes(setup: Setup) -> list[dict[str, torch.Tensor]]:
     dataset = _dataset(setup, augments=False)
-    numbers = {Path(path): number for number, path in enumerate(dataset.im_files)}
-    return [dataset[numbers[_path(setup, "images", probe)]] for probe in setup.probes]
+    indexes = {Path(path): index for index, path in enumerate(dataset.im_files)}
+    return [dataset[indexes[_path(setup, "images", probe)]] for probe in setup.probes]
 
 
 def _path(setup: Setup, kind: str, name: str) -> Path:

@@ -186,8 +186,8 @@ class Boxes(AtPath):
     def _check_outlines(self, part: Part, counts: NDArray[np.int64], objects: Sequence[Sequence[Any]] | None) -> None:
         for i, outlines in enumerate(objects or ()):
             if len(outlines) != counts[i]:
-                found = f"{counts[i]} boxes, but {len(outlines)} objects with outlines"
-                raise self.invalid(part, i, found, "one entry with outlines for each box, even an empty one")
+                actual = f"{counts[i]} boxes, but {len(outlines)} objects with outlines"
+                raise self.invalid(part, i, actual, "one entry with outlines for each box, even an empty one")
 
     def in_images(self, part: Part, field: str) -> list[Floats]:
         """Return the boxes of each sample: float64 [k, 4], edges in pixels of a stored image field."""
@@ -204,8 +204,8 @@ class Boxes(AtPath):
             if not are_valid.all():
                 k = int(np.argmin(are_valid))
                 i = int(rows[k])
-                found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self._order})"
-                raise self.invalid(part, i, found, allowed)
+                actual = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self._order})"
+                raise self.invalid(part, i, actual, allowed)
 
         are_valid = np.asarray((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
         check(are_valid, "finite numbers, and widths and heights of at least 0")

@@ -77,8 +77,8 @@ def number_array(values: list[Any]) -> NDArray[Any] | None:
     if array.dtype.kind not in "biuf":
         return None
     if array.dtype.kind in "uf" and (np.abs(array) >= 2.0**63).any():
-        numbers = np.array(values, dtype=object).flat
-        if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in numbers):
+        items = np.array(values, dtype=object).flat
+        if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in items):
             return None
     return array
 
@@ -144,14 +144,14 @@ def map_tensors(
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors in nested containers, in the order in which `map_tensors` visits them."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def collect(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     map_tensors(collect, value)
-    return found
+    return tensors
 
 
 def as_array(value: Any) -> Any:

@@ -133,10 +133,10 @@ class Frames(FieldSpec):
         return _regions(part, column.geometry, infos, np.array(rows, np.int64))
 
     def frame_names(self, part: Part, column: Column) -> list[list[str]]:
-        found = part.rows.numbered_fields(self.field)
+        all_names = part.rows.numbered_fields(self.field)
         u = uniform(key_of("frames", part.seed, part.epoch, column.name), part.positions, 1)[:, 0].tolist()
         return [
-            self._choose(part, i, column, names, draw) for i, (names, draw) in enumerate(zip(found, u, strict=True))
+            self._choose(part, i, column, names, draw) for i, (names, draw) in enumerate(zip(all_names, u, strict=True))
         ]
 
     def state(self) -> dict[str, Any]:

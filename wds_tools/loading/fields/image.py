@@ -190,8 +190,8 @@ class Image(Pixels):
         )
         if self.color is not None:
             with stages.TRANSFORM:
-                for number, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
-                    key: tuple[int | str, ...] = (*column.key, number) if number else column.key
+                for index, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
+                    key: tuple[int | str, ...] = (*column.key, index) if index else column.key
                     u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
                     self.color.change(view if buffer is None else buffer, u)
         return images
@@ -204,9 +204,9 @@ def _converted(conversion: Conversion, images: list[torch.Tensor]) -> list[torch
     return list(conversion.write(pixels, torch.empty_like(pixels, dtype=conversion.dtype, memory_format=memory_format)))
 
 
-def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:
+def _transformed(part: Part, column: Column, transform: Transform, i: int, view: int, image: torch.Tensor) -> Any:
     """Call the user's transform, with random generators seeded from the position of the sample in the epoch."""
-    key: tuple[int | str, ...] = (*column.key, number) if number else column.key
+    key: tuple[int | str, ...] = (*column.key, view) if view else column.key
     seed = key_of("transform", part.seed, part.epoch, int(part.positions[i]), *key)
     return call_for_sample("transform=", part.rows, i, lambda: transformed(transform, image, seed))
 
@@ -251,7 +251,7 @@ def render_files(
     is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
-        boxes = [regions[number].needed()[i].tolist() for number in missing if regions]
+        boxes = [regions[view].needed()[i].tolist() for view in missing if regions]
         box = _union(boxes)
         with naming(i), stages.DECODE:
             pixels = decode_rgb(
@@ -266,10 +266,10 @@ def render_files(
             if box is None:
                 images[0][i] = pixels.transpose(2, 0, 1).copy()
                 continue
-            for number, (left, top, width, height) in zip(missing, boxes, strict=True):
+            for view, (left, top, width, height) in zip(missing, boxes, strict=True):
                 y, x = top - box[1], left - box[0]
                 needed = pixels[y : y + height, x : x + width]
-                render_region(needed, regions[number], i, (left, top, width, height), images[number][i])
+                render_region(needed, regions[view], i, (left, top, width, height), images[view][i])
     for of_view, region, drawn in zip(outputs, regions, frames, strict=False):
         if region.frame is not None and (warp := region.frame.warp) is not None:
             for i, output in enumerate(of_view):
@@ -344,13 +344,13 @@ def _decode_natively(
 ) -> NDArray[np.bool_]:
     """Decode the images that the compiled module supports, and return which ones it decoded: bool [n, views]."""
     is_decoded = np.zeros((len(files.data), len(images)), np.bool_)
-    for number, region in enumerate(regions):
-        is_decoded[:, number] = ~region.are_visible
+    for i, region in enumerate(regions):
+        is_decoded[:, i] = ~region.are_visible
     if not regions or not native.is_enabled():
         return is_decoded
     if set(files.kinds) == {"npy"}:
-        for number, (region, buffer) in enumerate(zip(regions, buffers, strict=True)):
-            is_decoded[:, number] |= buffer is not None and native.copy_pixels(files.data, region, buffer)
+        for i, (region, buffer) in enumerate(zip(regions, buffers, strict=True)):
+            is_decoded[:, i] |= buffer is not None and native.copy_pixels(files.data, region, buffer)
         return is_decoded
     upright_jpegs = [
         encoded if kind in ("jpg", "jpeg") and orientation == 1 else None

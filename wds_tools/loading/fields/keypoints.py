@@ -86,7 +86,7 @@ class Keypoints(AtPath):
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
         stored = self._stored(column.sources(part))
         views = []
-        for number, regions in enumerate(column.regions(part)):
+        for view, regions in enumerate(column.regions(part)):
             moved = [points.copy() for points in stored]
             for i, points in enumerate(moved):
                 if regions is not None and points.size:
@@ -94,7 +94,7 @@ class Keypoints(AtPath):
                     if self.flip_index is not None and regions.are_mirrored[i]:
                         moved[i] = self._exchanged(points, column.sources(part), i)
             if column.has_entries_of:
-                kept = kept_entries(self, part, column, number, moved)
+                kept = kept_entries(self, part, column, view, moved)
                 moved = [np.array(rows).reshape(-1, *all_.shape[1:]) for rows, all_ in zip(kept, moved, strict=True)]
             moved = column.joined(part, moved, _joined)
             views.append([torch.from_numpy(points.astype(np.float32)) for points in moved])
@@ -133,8 +133,8 @@ class Keypoints(AtPath):
             if self.numbers is not None and points.ndim:
                 count, rest = divmod(points.shape[-1], self.numbers)
                 if rest:
-                    found = f"an array of shape {points.shape}"
-                    raise self.invalid(part, i, found, f"lists of {self.numbers} numbers for each point (numbers=)")
+                    actual = f"an array of shape {points.shape}"
+                    raise self.invalid(part, i, actual, f"lists of {self.numbers} numbers for each point (numbers=)")
                 points = points.reshape(*points.shape[:-1], count, self.numbers)
             if points.size and (points.ndim < 2 or points.shape[-1] < 2):
                 raise self.invalid(part, i, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")

@@ -65,8 +65,8 @@ class ObjectMasks(AtPath):
         sources, views = column.sources(part), []
         objects = [self._objects(sources, i, value) for i, value in enumerate(self.values(sources))]
         sizes = np.stack(sources.image_sizes(image_field(column)), axis=1)[:, ::-1]
-        for number, regions in enumerate(column.regions(part)):
-            kept = kept_entries(self, part, column, number, objects)
+        for view, regions in enumerate(column.regions(part)):
+            kept = kept_entries(self, part, column, view, objects)
             outputs = sizes if regions is None else regions.output_size
             with stages.RESIZE:
                 masks = [
@@ -84,8 +84,8 @@ class ObjectMasks(AtPath):
             raise self.invalid(part, i, f"{str(value)[:80]!r}", "a list of objects")
         for index, item in enumerate(value):
             if not item.keys() & {"polygons", "rle"}:
-                found = f"{name_of(item, index)} without outline"
-                raise self.invalid(part, i, found, "objects with 'polygons' or 'rle'")
+                actual = f"{name_of(item, index)} without outline"
+                raise self.invalid(part, i, actual, "objects with 'polygons' or 'rle'")
         return value
 
     def _masks(
@@ -109,8 +109,8 @@ class ObjectMasks(AtPath):
         """
         length = len(objects) * output[0] * output[1]
         if length > _MAX_BYTES:
-            found = f"{len(objects):,} objects, whose masks of {output[1]}x{output[0]} take {length:,} bytes"
-            raise self.invalid(part, i, found, f"{_MAX_BYTES:,} bytes: use a smaller view, or Polygons")
+            actual = f"{len(objects):,} objects, whose masks of {output[1]}x{output[0]} take {length:,} bytes"
+            raise self.invalid(part, i, actual, f"{_MAX_BYTES:,} bytes: use a smaller view, or Polygons")
         masks = np.zeros((len(objects), *output), np.bool_)
         stored = stored_outlines(self, part, i, [item.get("polygons", []) for item in objects])
         pairs = [(mask, one) for mask, of in zip(masks, shown_outlines(stored, regions, i), strict=True) for one in of]
@@ -132,8 +132,8 @@ class ObjectMasks(AtPath):
         except SourceError as error:
             raise self.invalid(part, i, str(error), "run lengths as COCO stores them") from error
         if tuple(rle["size"]) != tuple(size):
-            found = f"a mask in run lengths of height and width {rle['size']}"
-            raise self.invalid(part, i, found, f"those of the image, {list(size)}")
+            actual = f"a mask in run lengths of height and width {rle['size']}"
+            raise self.invalid(part, i, actual, f"those of the image, {list(size)}")
         return np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(size[::-1]).T
 
 

@@ -158,8 +158,8 @@ def positions_of(sizes: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tenso
     torch.cumsum(lengths, 0, out=offsets[1:])
     if sizes.device.type == "cpu":  # NumPy, because torch would use all its threads, which then wait in a loop
         return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths.numpy())), offsets
-    numbers = torch.arange(len(lengths), device=sizes.device)
-    return torch.repeat_interleave(numbers, lengths, output_size=len(joined)), offsets
+    indexes = torch.arange(len(lengths), device=sizes.device)
+    return torch.repeat_interleave(indexes, lengths, output_size=len(joined)), offsets
 
 
 def join_padded(parts: Sequence[Any]) -> Padded:
@@ -211,16 +211,16 @@ def mask_of(sizes: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
 
 def fitted(value: torch.Tensor, padding: Padding, error: Callable[[str], Exception]) -> torch.Tensor:
     """Return a value that is not larger than the size after padding."""
-    size, found = padding.size, _size(value, padding)
-    if size is None or all(length <= most for length, most in zip(found, size, strict=True)):
+    size, actual = padding.size, _size(value, padding)
+    if size is None or all(length <= most for length, most in zip(actual, size, strict=True)):
         return value
     if padding.options.truncate:
         return value[: size[0]]
     if padding.axes == 1:
-        remedy = f"has length {found[0]}, but pad=Pad(size={size[0]}): increase size=, or use truncate=True"
+        remedy = f"has length {actual[0]}, but pad=Pad(size={size[0]}): increase size=, or use truncate=True"
     else:
         remedy = (
-            f"is {found[1]}x{found[0]}, but pad=Pad(size=({size[0]}, {size[1]})), height and width: increase size=, or "
+            f"is {actual[1]}x{actual[0]}, but pad=Pad(size=({size[0]}, {size[1]})), height and width: increase size=, or "
             "use a view that gives smaller images"
         )
     raise error(remedy)

@@ -65,9 +65,9 @@ class Geometry:
         """Return how many samples an image shows in an epoch."""
         return max(tiles_of(view) for view in self.views_at(epoch))
 
-    def key_of_view(self, number: int) -> tuple[int | str, ...]:
+    def key_of_view(self, view: int) -> tuple[int | str, ...]:
         """Return what the random numbers of a view depend on."""
-        return (*self.key, number) if number else self.key
+        return (*self.key, view) if view else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class Part:
         """Return the result of a function; it is called only the first time for each name."""
         if name not in self._once:
             self._once[name] = find()
-        found: Value = self._once[name]
-        return found
+        value: Value = self._once[name]
+        return value
 
     @contextmanager
     def naming(self, i: int, field: str = "image") -> Iterator[None]:

@@ -87,11 +87,11 @@ class AtPath(FieldSpec):
         except (TypeError, ValueError) as error:
             raise self.invalid(part, i, f"{str(value)[:80]!r}", "numbers in lists of equal length") from error
 
-    def invalid(self, part: Part, i: int, found: str, allowed: str) -> SampleError:
+    def invalid(self, part: Part, i: int, actual: str, allowed: str) -> SampleError:
         """Return the error for a value of sample ``i``."""
         shard, key = part.rows.shard_and_key(i)
         where = f" at path {self.path!r}" if self.path else ""
-        return SampleError(f"field {self.field!r}{where} has {found}; allowed are {allowed}", shard=shard, key=key)
+        return SampleError(f"field {self.field!r}{where} has {actual}; allowed are {allowed}", shard=shard, key=key)
 
 
 class _MissingError(LookupError):
@@ -103,19 +103,19 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
 
     Elements of a list that lack the last name have an empty list there if it is ``optional``.
     """
-    for number, name in enumerate(names[start:], start):
+    for depth, name in enumerate(names[start:], start):
         if isinstance(value, list) and not name.isdecimal():
-            if number == len(names) - 1:
+            if depth == len(names) - 1:
                 with contextlib.suppress(AttributeError, KeyError, TypeError):  # found below, with what there is
                     return [element.get(name, []) for element in value] if optional else [*map(itemgetter(name), value)]
-            return [_at(element, names, number, optional=optional) for element in value]
+            return [_at(element, names, depth, optional=optional) for element in value]
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]
         except (KeyError, IndexError, TypeError) as error:
             there = counted(len(value), "value") if isinstance(value, list) else "no names"
             if isinstance(value, dict):
                 there = f"the names {', '.join(map(repr, value))[:500]}"
-            raise _MissingError(f"{repr('.'.join(names[:number])) if number else 'it'} has {there}") from error
+            raise _MissingError(f"{repr('.'.join(names[:depth])) if depth else 'it'} has {there}") from error
     return value
 
 
@@ -129,19 +129,19 @@ def image_field(column: Column) -> str:
     return "" if source is column else source.spec.field
 
 
-def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:
+def kept_entries(spec: AtPath, part: Part, column: Column, view: int, values: Sequence[Any]) -> list[list[Any]]:
     """Return the entries of lists that remain where boxes are dropped; all if ``like`` does not give entries."""
-    boxes, found = column.has_entries_of, []
+    boxes, remaining = column.has_entries_of, []
     if boxes is None:
         return list(values)
-    for i, (value, kept) in enumerate(zip(values, boxes.spec.kept(part, boxes)[number], strict=True)):
+    for i, (value, kept) in enumerate(zip(values, boxes.spec.kept(part, boxes)[view], strict=True)):
         is_list = isinstance(value, list | np.ndarray | torch.Tensor)
         if not is_list or len(value) != len(kept):
             has = f"{len(value)} entries" if is_list else type(value).__name__
             allowed = f"lists with one entry for each of the {len(kept)} boxes"
             raise spec.invalid(column.sources(part), i, has, allowed)
-        found.append([value[j] for j in np.flatnonzero(kept).tolist()])
-    return found
+        remaining.append([value[j] for j in np.flatnonzero(kept).tolist()])
+    return remaining
 
 
 def chained(lists: list[list[Any]]) -> list[Any]:

@@ -104,16 +104,16 @@ class Pixels(FieldSpec):
         if regions.frame is None:
             return [self._shown(pixels, regions, i) for i, pixels in enumerate(stored)]
         outputs: list[NDArray[Any]] = []
-        for number in range(len(stored) // regions.frame.tiles):
-            if regions.frame.shares is None or number % 2 == 0:
-                outputs.append(self._output(stored, regions, regions.frame, number))
-            elif (shows := regions.shows(number * regions.frame.tiles)) is not None:  # otherwise the first one is shown
-                outputs[-1][shows] = self._output(stored, regions, regions.frame, number)[shows]
+        for index in range(len(stored) // regions.frame.tiles):
+            if regions.frame.shares is None or index % 2 == 0:
+                outputs.append(self._output(stored, regions, regions.frame, index))
+            elif (shows := regions.shows(index * regions.frame.tiles)) is not None:  # otherwise the first one is shown
+                outputs[-1][shows] = self._output(stored, regions, regions.frame, index)[shows]
         return outputs
 
-    def _output(self, stored: list[NDArray[Any]], regions: Regions, frame: Frame, number: int) -> NDArray[Any]:
+    def _output(self, stored: list[NDArray[Any]], regions: Regions, frame: Frame, index: int) -> NDArray[Any]:
         """Return one output of a frame: [height, width, channels]."""
-        start = number * frame.tiles
+        start = index * frame.tiles
         fill = frame.fill if self.fill is None else self.fill
         output = np.full((*frame.size, stored[start].shape[2]), fill, stored[start].dtype)
         for i in range(start, start + frame.tiles):
@@ -122,7 +122,7 @@ class Pixels(FieldSpec):
                 output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
         if frame.warp is None:
             return output
-        return warp_frame(output, frame.warp, number, fill, nearest=self.is_nearest(output.dtype)).copy()
+        return warp_frame(output, frame.warp, index, fill, nearest=self.is_nearest(output.dtype)).copy()
 
     def _shown(self, pixels: NDArray[Any], regions: Regions, i: int) -> NDArray[Any]:
         """Return the region of image ``i`` that a view shows: [height, width, channels]."""

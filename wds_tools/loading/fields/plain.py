@@ -114,8 +114,8 @@ class Field(AtPath):
         if column.like is None:
             return [as_tensor(value) for value in values] if self.path else values
         views = []
-        for number in range(len(column.regions(part))):
-            entries = kept_entries(self, part, column, number, values)
+        for view in range(len(column.regions(part))):
+            entries = kept_entries(self, part, column, view, values)
             views.append([as_tensor(one) for one in column.joined(part, entries, chained)])
         return column.by_sample(views)
 
@@ -128,12 +128,12 @@ class Field(AtPath):
         for i, value in enumerate(values):
             for j, number in enumerate(_flattened(value)):
                 if type(number) is int and not 0 <= number < count:
-                    found = f"class {number}"
+                    actual = f"class {number}"
                     facts = part.values(self.field)[i]
                     if self.place == PLACE and isinstance(facts["objects"], list):
                         image = f" of {facts['path']!r}" if "path" in facts else ""
-                        found += f" ({name_of(facts['objects'][j], j)}{image})"
-                    raise self.invalid(part, i, found, f"0 to {count - 1}, those of the class list of the dataset")
+                        actual += f" ({name_of(facts['objects'][j], j)}{image})"
+                    raise self.invalid(part, i, actual, f"0 to {count - 1}, those of the class list of the dataset")
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class Text(AtPath):
             try:
                 text = value.decode() if isinstance(value, bytes) else value
             except UnicodeDecodeError as error:
-                found = f"bytes that are not UTF-8 ({error})"
-                raise self.invalid(part, i, found, "text: read it with Field") from error
+                actual = f"bytes that are not UTF-8 ({error})"
+                raise self.invalid(part, i, actual, "text: read it with Field") from error
             if not isinstance(text, str):
                 raise self.invalid(part, i, f"{type(value).__name__}", "text: use path=, such as 'captions.0'")
             texts.append(text)
@@ -241,7 +241,7 @@ class MultiHot(AtPath):
         count = len(names) if names else self.classes
         numbers = {name: number for number, name in enumerate(names)}
         assert isinstance(count, int), "open_dataset() has set the classes"
-        found = []
+        rows = []
         for i, value in enumerate(self.values(part)):
             row = torch.zeros(count)
             for one in _flattened(value):
@@ -250,8 +250,8 @@ class MultiHot(AtPath):
                     allowed = f"class numbers from 0 to {count - 1}{', and class names' if names else ''}"
                     raise self.invalid(part, i, f"the label {str(one)[:40]!r}", allowed)
                 row[number] = 1
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
 
 def _flattened(value: Any) -> list[Any]:

@@ -61,9 +61,9 @@ class Polygons(AtPath):
         sources = column.sources(part)
         stored = self.in_images(sources, image_field(column))
         views = []
-        for number, regions in enumerate(column.regions(part)):
+        for view, regions in enumerate(column.regions(part)):
             shown = [shown_outlines(objects, regions, i) for i, objects in enumerate(stored)]
-            kept = kept_entries(self, part, column, number, shown)
+            kept = kept_entries(self, part, column, view, shown)
             outlines = [[[_tensor(one) for one in outlines] for outlines in objects] for objects in kept]
             views.append(column.joined(part, outlines, chained))
         return column.by_sample(views)

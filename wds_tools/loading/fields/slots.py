@@ -93,17 +93,17 @@ class SlotLayout:
         are returned.
         """
         mixed = [
-            number
-            for number, column in enumerate(self.columns)
-            if column is not None and len({part[number] is None for part in parts}) > 1
+            index
+            for index, column in enumerate(self.columns)
+            if column is not None and len({part[index] is None for part in parts}) > 1
         ]
         by_column = self.by_column(tensors()) if mixed else []
-        for number in mixed:
-            held = by_column[number]
+        for index in mixed:
+            held = by_column[index]
             for part, part_rows in zip(parts, rows, strict=True):
-                if part[number] is None:
+                if part[index] is None:
                     copied = map_tensors(lambda tensor: tensor[[*part_rows]], held)  # noqa: B023
-                    part[number] = stack_values(samples_of_tensors(copied))
+                    part[index] = stack_values(samples_of_tensors(copied))
         return join_parts(parts)
 
 

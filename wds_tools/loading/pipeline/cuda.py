@@ -27,18 +27,18 @@ def check_device(device: str | int | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cpu")
     try:
-        found = torch.device(device)
+        checked = torch.device(device)
     except RuntimeError as error:
         raise DeviceError(f"device={device!r} is not a torch device: {error}") from error
-    if found.type in _NAMES:
+    if checked.type in _NAMES:
         # CUDA counts with NVML. torch.cuda.is_available() would initialize the driver.
-        name, count = _NAMES[found.type], getattr(torch, found.type).device_count()
-        if (found.index or 0) >= count:
+        name, count = _NAMES[checked.type], getattr(torch, checked.type).device_count()
+        if (checked.index or 0) >= count:
             raise DeviceError(
-                f"device={str(found)!r} is not available: torch {torch.__version__} sees {count} {name} devices; "
+                f"device={str(checked)!r} is not available: torch {torch.__version__} sees {count} {name} devices; "
                 f"use device=None for tensors in CPU memory, or install a driver and a torch build with {name}"
             )
-    return found
+    return checked
 
 
 def device_of_process(device: torch.device) -> torch.device:

@@ -400,10 +400,10 @@ class Pipeline:
         if len(self._sent) < most and (unsent := next(self._unsent, None)):
             self._send(*unsent)
 
-    def _parts(self, number: int) -> int:
+    def _parts(self, index: int) -> int:
         """Return the number of tasks for a step. All workers share the first one, so that it is ready early."""
         first = min(self._autoscaler.workers, self._options.batch_size)
-        return max(1, first) if number == 0 else self._autoscaler.parts
+        return max(1, first) if index == 0 else self._autoscaler.parts
 
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""

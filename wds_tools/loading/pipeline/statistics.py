@@ -98,9 +98,9 @@ class PeriodStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values, for JSON."""
-        found = {**asdict(self), "images_per_second": self.images_per_second, "wait_share": self.wait_share}
-        found["fetched"]["hit_rate"] = self.fetched.hit_rate
-        return {**found, "main_cause": self.main_cause}
+        values = {**asdict(self), "images_per_second": self.images_per_second, "wait_share": self.wait_share}
+        values["fetched"]["hit_rate"] = self.fetched.hit_rate
+        return {**values, "main_cause": self.main_cause}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,11 @@ def _difference(now: Any, then: Any) -> Any:
 
 def _by_cause(times: Sequence[int]) -> list[int]:
     """Sum up times by stage to times by cause; the times of `WAIT` and `DEVICE` are left out."""
-    found = [0] * len(CAUSES)
+    sums = [0] * len(CAUSES)
     for time, cause in zip(times, _CAUSE_BY_STAGE, strict=True):  # twice per batch, so generators would be noticed
         if time and cause is not None:
-            found[cause] += time
-    return found
+            sums[cause] += time
+    return sums
 
 
 class TaskPool(Protocol):

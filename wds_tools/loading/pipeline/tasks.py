@@ -105,17 +105,10 @@ def split_into_tasks(
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers.
 
-    Args:
-        step: The samples.
-        partners: int64 [n, k], ids of further samples that the images show.
-        slot: Slot of the ring, or None.
-        layouts: See `BatchTask`.
-        epoch: Zero-based epoch.
-        parts: Number of tasks.
-        blocks: int64 [n], numbers of the blocks of the samples. Then tasks of the same share have samples of about the
-            same blocks in all batches; otherwise a task has consecutive samples.
+    With ``blocks``, int64 [n], the block of each sample, tasks of the same share have samples of about the same blocks in
+    all batches. Otherwise a task has consecutive samples.
     """
-    edges = [len(step.ids) * number // parts for number in range(parts + 1)]
+    edges = [len(step.ids) * index // parts for index in range(parts + 1)]
     parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     if blocks is None:
         return [

@@ -50,9 +50,9 @@ class Assembler:
         The first readable one of the `Recipe.first_samples` is loaded to find out.
         """
         kinds = len(samples)
-        found = [self._layout(variant, *samples[variant % kinds]) for variant in range(len(self.recipe.variants))]
-        known = tuple(layout for layout in found if layout is not None)
-        return known if len(known) == len(found) and any(layout.specs for layout in known) else None
+        layouts = [self._layout(variant, *samples[variant % kinds]) for variant in range(len(self.recipe.variants))]
+        known = tuple(layout for layout in layouts if layout is not None)
+        return known if len(known) == len(layouts) and any(layout.specs for layout in known) else None
 
     def _layout(
         self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64], partners: NDArray[np.int64]
@@ -172,8 +172,8 @@ class Assembler:
             chosen = np.flatnonzero(labels == label)
             samples = {"positions": positions[chosen], "ids": ids[chosen], "partners": partners[chosen]}
             part = self.batch(epoch=epoch, **samples, out=None, bucket=label)
-            for column, found in zip(values, part, strict=True):
-                for i, value in zip(chosen.tolist(), found, strict=True):
+            for column, part_values in zip(values, part, strict=True):
+                for i, value in zip(chosen.tolist(), part_values, strict=True):
                     column[i] = value
         return values
 

@@ -60,11 +60,11 @@ class ErrorPolicy:
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "replace"):
             raise OptionError(f"on_error={self.on_error!r}; allowed are 'raise' and 'replace'")
-        number = self.max_errors
-        if isinstance(number, bool) or not isinstance(number, int | float) or not number >= 0:
-            raise OptionError(f"max_errors={number!r}; allowed are a number of samples, or a fraction such as 0.01")
-        if isinstance(number, float) and number > 1:
-            raise OptionError(f"max_errors={number}; a fraction is at most 1.0, a number of samples is an int")
+        limit = self.max_errors
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+            raise OptionError(f"max_errors={limit!r}; allowed are a number of samples, or a fraction such as 0.01")
+        if isinstance(limit, float) and limit > 1:
+            raise OptionError(f"max_errors={limit}; a fraction is at most 1.0, a number of samples is an int")
 
     @property
     def replaces(self) -> bool:
@@ -108,10 +108,10 @@ class ErrorLog:
         self.samples = []
         self._budget = self.policy.budget(samples)
 
-    def add(self, found: Unreadable, *, epoch: int, position: int) -> None:
+    def add(self, unreadable: Unreadable, *, epoch: int, position: int) -> None:
         """Add a sample that will be replaced. A partner that was added before is not counted again."""
-        error = found.error
-        if found.tile and any((one.shard, one.key) == (error.shard, error.key) for one in self.samples):
+        error = unreadable.error
+        if unreadable.tile and any((one.shard, one.key) == (error.shard, error.key) for one in self.samples):
             return
         if len(self.samples) >= self._budget:
             raise SampleError(
@@ -164,18 +164,18 @@ def replace_unreadable(
     rows = [row for row, sample in enumerate(samples) if isinstance(sample, Unreadable)]
     replaced = []
     for row in rows:
-        found, position, ids = samples[row], int(positions[row]), sources[row : row + 1].copy()
-        assert isinstance(found, Unreadable)
-        first = found.error
-        errors.add(found, epoch=epoch, position=position)
+        result, position, ids = samples[row], int(positions[row]), sources[row : row + 1].copy()
+        assert isinstance(result, Unreadable)
+        first = result.error
+        errors.add(result, epoch=epoch, position=position)
         for attempt in range(_MAX_ATTEMPTS):
-            ids[0, found.tile] = _substitute(order, position, found.tile, attempt)
-            found = load(row, ids)
-            if isinstance(found, list):
+            ids[0, result.tile] = _substitute(order, position, result.tile, attempt)
+            result = load(row, ids)
+            if isinstance(result, list):
                 break
         else:
             raise first
-        samples[row] = found
+        samples[row] = result
         if ids[0, 0] != sources[row, 0]:
             replaced.append(row)
     return replaced

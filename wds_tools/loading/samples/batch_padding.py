@@ -90,8 +90,8 @@ def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
         if isinstance(value, torch.Tensor) and value.ndim >= padding.axes:
             return fitted(value, padding, lambda reason: error(i, reason))
-        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise error(i, f"is {found}; pad= allows arrays and lists of numbers")
+        actual = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise error(i, f"is {actual}; pad= allows arrays and lists of numbers")
 
     return [_map_elements(lambda one: fit(i, one), value) for i, value in enumerate(values)]  # noqa: B023 - called here
 
@@ -213,4 +213,4 @@ def _positions(sizes: Any, joined: Any) -> list[Any]:
     if isinstance(sizes, torch.Tensor):
         return list(positions_of(sizes, tensors_in(joined)[0]))
     pairs = [positions_of(size, one) for size, one in zip(sizes, joined, strict=True)]
-    return [list(found) for found in zip(*pairs, strict=True)]
+    return [list(tensors) for tensors in zip(*pairs, strict=True)]

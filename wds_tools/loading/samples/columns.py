@@ -78,16 +78,16 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
             columns[name] = Column(name, spec, geometry, key, _padding_of(name, specs), like)
         return columns[name]
 
-    found = tuple(add(name) for name in specs)
-    _check_padding_names(found)
-    _check_tiles(found)
-    choices_of(found)
-    return found
+    joint = tuple(add(name) for name in specs)
+    _check_padding_names(joint)
+    _check_tiles(joint)
+    choices_of(joint)
+    return joint
 
 
 def _choosing(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpec]) -> tuple[tuple[str, Any], ...]:
     """Return the boxes and outlines by which views of an image choose their regions, by name."""
-    found = {}
+    chosen = {}
     for view in (one for entry in views for one in views_in(entry)):
         if by := chosen_by(view):
             kind, name = by
@@ -96,8 +96,8 @@ def _choosing(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpe
                     f"wds_tools.{type(view).__name__}({kind.lower()}={name!r}) of the field {image!r} requires fields= "
                     f"with {{{name!r}: wds_tools.{kind}(..., like={image!r})}}"
                 )
-            found[name] = specs[name]
-    return tuple(sorted(found.items()))
+            chosen[name] = specs[name]
+    return tuple(sorted(chosen.items()))
 
 
 def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
@@ -106,10 +106,10 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
     while (like := specs[chain[-1]].like) is not None:
         spec, target = specs[chain[-1]], specs.get(like)
         if target is None or target.gives not in spec.takes:
-            found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
+            actual = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
             names = [repr(other) for other, one in specs.items() if one.gives in spec.takes]
             raise OptionError(
-                f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
+                f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {actual}; allowed "
                 f"are names of wds_tools.{' and '.join(_GIVEN_BY[one] for one in spec.takes)} in the same mapping: "
                 f"{', '.join(names) or 'there are none'}"
             )
@@ -151,15 +151,15 @@ def choices_of(columns: Sequence[Column]) -> int:
 
 def buckets_of(columns: Sequence[Column]) -> Buckets | None:
     """Return the buckets of the images of a batch, or None."""
-    found = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
-    for column in columns if found else ():
+    buckets = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
+    for column in columns if buckets else ():
         views = column.geometry.views if column.geometry else ()
-        if found in views and (len(views) > 1 or column.geometry.field not in ("image", *IMAGE_FIELDS)):  # type: ignore[union-attr]
+        if buckets in views and (len(views) > 1 or column.geometry.field not in ("image", *IMAGE_FIELDS)):  # type: ignore[union-attr]
             raise OptionError(
                 f"field {column.name!r} has Buckets: they are for the image of a sample, whose size is in the index, "
                 "and cannot be one of several views"
             )
-    return found
+    return buckets
 
 
 def views_of(columns_by_dataset: Sequence[Sequence[Column]]) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def views_of(columns_by_dataset: Sequence[Sequence[Column]]) -> dict[str, Any]:
     datasets have fields or views of their own, the names have their numbers.
     """
     if len(columns_by_dataset) > 1:
-        found = enumerate(views_of([columns]) for columns in columns_by_dataset)
-        return {f"{name} of dataset {number}": view for number, views in found for name, view in views.items()}
+        by_dataset = enumerate(views_of([columns]) for columns in columns_by_dataset)
+        return {f"{name} of dataset {dataset}": view for dataset, views in by_dataset for name, view in views.items()}
     (columns,) = columns_by_dataset
     return {
         column.name: {

@@ -154,11 +154,11 @@ class Recipe:
         if not self.is_by_dataset:
             return (Samples(step.positions, step.ids, self.partners(plan.order, step.positions)),)
         run, count = plan.order.run, self.partners(plan.order, step.positions).shape[1]
-        found = []
+        samples = []
         for scan, first in zip(run.scans, run.first_ids, strict=False):
             ids = first + scan.slice(plan.order.epoch, 0, min(len(step.ids), scan.samples))[0]
-            found.append(Samples(np.arange(len(ids)), ids, np.repeat(ids[:, None], count, axis=1)))
-        return tuple(found)
+            samples.append(Samples(np.arange(len(ids)), ids, np.repeat(ids[:, None], count, axis=1)))
+        return tuple(samples)
 
     def part(
         self,

@@ -27,7 +27,7 @@ class AlbumentationsCall:
         self._targets = self._find_targets()
         if "image" not in self._targets.values():
             raise OptionError("sample_transform= is a transform of Albumentations, which requires an image in fields=")
-        self._image = next(number for number, target in self._targets.items() if target == "image")
+        self._image = next(index for index, target in self._targets.items() if target == "image")
 
     def __call__(self, values: list[Any], seed: int) -> list[Any]:
         """Return one value per field."""
@@ -35,21 +35,21 @@ class AlbumentationsCall:
             self._transform.set_random_seed(seed % 2**32)
         size = _size_of(values[self._image])
         arguments = {}
-        for number, target in self._targets.items():
-            column = self._columns[number]
-            arguments[target] = column.spec.to_target(values[number], self._format(column), size)
+        for index, target in self._targets.items():
+            column = self._columns[index]
+            arguments[target] = column.spec.to_target(values[index], self._format(column), size)
         result = self._transform(**arguments)
         size, values = _size_of(channels_first(result["image"])), list(values)
-        for number, target in self._targets.items():
-            column = self._columns[number]
-            values[number] = column.spec.from_target(result[target], values[number], self._format(column), size)
+        for index, target in self._targets.items():
+            column = self._columns[index]
+            values[index] = column.spec.from_target(result[target], values[index], self._format(column), size)
         return values
 
     def _find_targets(self) -> dict[int, str]:
         """Return the names of the arguments of the transform by index of the column."""
         additional = getattr(self._transform, "additional_targets", None) or {}
         targets: dict[int, str] = {}
-        for number, column in enumerate(self._columns):
+        for index, column in enumerate(self._columns):
             target = column.spec.target
             if target is not None:
                 if column.is_list:
@@ -69,14 +69,14 @@ class AlbumentationsCall:
                     f"them: name it in A.BboxParams(label_fields=[{column.name!r}])"
                 )
             if target is not None:
-                targets[number] = target
+                targets[index] = target
         return targets
 
-    def _check_additional(self, name: str, found: str | None, wanted: str) -> None:
-        if found != wanted:
+    def _check_additional(self, name: str, actual: str | None, expected: str) -> None:
+        if actual != expected:
             raise OptionError(
                 f"sample_transform= has no target for the field {name!r}: use "
-                f"A.Compose([...], additional_targets={{{name!r}: {wanted!r}}})"
+                f"A.Compose([...], additional_targets={{{name!r}: {expected!r}}})"
             )
 
     def _params(self, kind: str | None) -> Any:
