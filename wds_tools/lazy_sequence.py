@@ -37,7 +37,7 @@ class LazySequence(Sequence[Item]):
         if not isinstance(other, Sequence):
             return NotImplemented
         return self is other or (
-            len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+            len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         )
 
     __hash__ = None  # type: ignore[assignment]

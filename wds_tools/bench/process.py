@@ -103,8 +103,8 @@ class LoaderProcess:
     def _not_installed(self, module: str) -> str:
         where = f" in {self.python}" if self.python else ""
         install = f"pip install {' '.join(LOADERS[self.name].packages)}"
-        other = "" if self.python else f", or name the Python of an environment that has it: --python {self.name}=PATH"
-        return f"not installed: no module {module}{where}; {install}{other}"
+        remedy = "" if self.python else f", or name the Python of an environment that has it: --python {self.name}=PATH"
+        return f"not installed: no module {module}{where}; {install}{remedy}"
 
     def _last_output(self) -> str:
         line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]

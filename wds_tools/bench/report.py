@@ -112,7 +112,7 @@ class BenchReport:
     def ratio(self, name: str, other: str, value: Callable[[Round], float]) -> Spread:
         """Return the spread of a loader's value divided by another loader's, round by round."""
         pairs = zip(self.rounds[name], self.rounds[other], strict=False)  # a loader that failed has fewer rounds
-        return Spread.of([value(one) / value(two) for one, two in pairs])
+        return Spread.of([value(measured) / value(compared) for measured, compared in pairs])
 
     def speed(self, name: str) -> Spread:
         """Return the spread of a loader's images per second."""

@@ -71,7 +71,7 @@ class Session:
         for name in [name for name in boxes if name != OURS]:
             if len(boxes[name]) != len(boxes[OURS]):
                 self._processes = [process for process in self._processes if process.name != name]
-                theirs, ours = (counted(len(boxes[one]), "box", "boxes") for one in (name, OURS))
+                theirs, ours = (counted(len(boxes[loader]), "box", "boxes") for loader in (name, OURS))
                 self._exclude(name, f"{theirs} of the compared images, but {ours} of ours")
                 continue
             self._boxes[name] = Spread.of(np.abs(boxes[name] - boxes[OURS]).max(axis=1).tolist())

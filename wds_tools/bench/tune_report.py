@@ -55,7 +55,7 @@ def shares(rounds: Rounds) -> dict[int, Spread]:
     """Return the speed of each setting divided by that of the best, round by round."""
     best = max(rounds, key=lambda key: _speed(rounds[key]).median)
     return {
-        key: Spread.of([one.speed / top.speed for one, top in zip(measured, rounds[best], strict=True)])
+        key: Spread.of([round_.speed / top.speed for round_, top in zip(measured, rounds[best], strict=True)])
         for key, measured in rounds.items()
     }
 
@@ -123,12 +123,12 @@ class TuneReport:
         share, chosen = shares(allowed), self.num_workers
         best = max(allowed, key=lambda key: _speed(allowed[key]).median)
         fewer = max((key for key in allowed if key < chosen), default=None)
-        rest = "" if fewer is None else f"; {counted(fewer, 'worker')} would reach {share[fewer].median:.0%}"
+        comparison = "" if fewer is None else f"; {counted(fewer, 'worker')} would reach {share[fewer].median:.0%}"
         speed = f"{_speed(self.workers[best]).median:,.0f} images/s"
         rank = (
             f"the fastest, at {speed}" if chosen == best else f"the fewest within 5 % of the best, {speed} with {best}"
         )
-        return f"{counted(chosen, 'worker')}: {rank}{rest}"
+        return f"{counted(chosen, 'worker')}: {rank}{comparison}"
 
     def to_text(self) -> str:
         """Return tables, reason and call."""

@@ -56,8 +56,8 @@ class _OrderedGroup(click.Group):
         return list(self.commands)
 
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _print_version(context: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
         from wds_tools.inspection.machine import active_decoder
 
         click.echo(f"wds-tools {__version__} ({active_decoder()})")

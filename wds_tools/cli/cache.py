@@ -116,9 +116,9 @@ def _find(cache_dir: Path | None, urls: tuple[str, ...]) -> tuple[Path, list[Cac
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is not a folder; the cache of loaders is in the folder that is their cache_dir")
     datasets = cached_datasets(folder)
-    known = [dataset.url for dataset in datasets]
+    cached = [dataset.url for dataset in datasets]
     for url in urls:
-        if url.rstrip("/") not in known:
-            raise OptionError(f"{url} is not in the cache {folder}; it has {', '.join(known) or 'no datasets'}")
-    wanted = {url.rstrip("/") for url in urls}
-    return folder, [dataset for dataset in datasets if not urls or dataset.url in wanted]
+        if url.rstrip("/") not in cached:
+            raise OptionError(f"{url} is not in the cache {folder}; it has {', '.join(cached) or 'no datasets'}")
+    requested = {url.rstrip("/") for url in urls}
+    return folder, [dataset for dataset in datasets if not urls or dataset.url in requested]

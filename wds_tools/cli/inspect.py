@@ -202,8 +202,8 @@ def sample(
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
 
-        wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
-        shown, seen = sheet_of_step(wanted, dataset, out, size=size, count=count, choice=choice, remote=remote)
+        saved = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
+        shown, seen = sheet_of_step(saved, dataset, out, size=size, count=count, choice=choice, remote=remote)
         click.echo(f"wrote {shown} of {len(seen.ids):,} samples of step {seen.step:,} to {out}")
         return
     options: dict[str, Any] = {"view": view, "size": size, "count": count, "seed": seed, "epoch": epoch or 0}
@@ -293,8 +293,8 @@ def plan(
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
 
-        wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
-        explanation = wanted.explain(dataset, choice, context.obj.remote)
+        saved = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
+        explanation = saved.explain(dataset, choice, context.obj.remote)
         click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else str(explanation))
         return
     if plot:
@@ -346,8 +346,9 @@ def doctor(run: Run, datasets: tuple[str, ...], distance: int | None, write_bans
     findings = examine(machine)
     if datasets:
         findings += _examine_datasets(datasets, machine, run.remote, distance, write_bans)
-    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
-    return int(any(one.status == "problem" for one in findings))
+    values = [finding.to_dict() for finding in findings]
+    click.echo(json.dumps(values, indent=2) if as_json else format_findings(findings))
+    return int(any(finding.status == "problem" for finding in findings))
 
 
 def _examine_datasets(

@@ -155,8 +155,8 @@ class Account:
             named = [shown(name) if name == part.name else f"{shown(name)} ({_named([part])})" for part, name in names]
             lines.append(f"fields: {first_few(named)}")
         lines += [f"{role}: {_named(parts)}" for role, parts in list(roles.items())[:_GROUPS]]
-        if rest := [part for parts in list(roles.values())[_GROUPS:] for part in parts]:
-            lines.append(f"further roles: {_named(rest)}")
+        if remaining := [part for parts in list(roles.values())[_GROUPS:] for part in parts]:
+            lines.append(f"further roles: {_named(remaining)}")
         return lines
 
     def _attached(self) -> list[str]:
@@ -236,7 +236,9 @@ def _by_count(reasons: Counter[str]) -> list[tuple[str, int]]:
     variants: dict[str, list[str]] = {}
     for reason in reasons:
         variants.setdefault(_QUOTED.sub("'...'", reason), []).append(reason)
-    counts = {one[0] if len(one) == 1 else form: sum(reasons[each] for each in one) for form, one in variants.items()}
+    counts = {
+        same[0] if len(same) == 1 else form: sum(map(reasons.__getitem__, same)) for form, same in variants.items()
+    }
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -261,10 +263,10 @@ def _named(parts: Iterable[Part]) -> str:
 
 def _counted(reason: str, count: int) -> str:
     """Return a count of units with the reason, with the right verb: "1 is empty", "2 are empty", "2: file '...' is"."""
-    verb, space, rest = shown(reason).partition(" ")
+    verb, space, noun = shown(reason).partition(" ")
     if verb not in _PLURAL:
-        return f"{count:,}: {verb}{space}{rest}"
-    return f"{count:,} {_PLURAL[verb] if count > 1 else verb}{space}{rest}"
+        return f"{count:,}: {verb}{space}{noun}"
+    return f"{count:,} {_PLURAL[verb] if count > 1 else verb}{space}{noun}"
 
 
 def _short(text: str, limit: int = MAX_TEXT) -> str:

@@ -81,8 +81,8 @@ class Dots:
         first, *_ = self.fields
         if self.example is None:
             return f"{first!r} would become the name of a field, because WebDataset splits a name at its first dot"
-        key, one, other = self.example
+        key, first_image, second_image = self.example
         return (
-            f"images such as {one!r} and {other!r} would become one sample, {key!r} (up to {self.most:,} images in "
-            "one), because WebDataset splits a name at its first dot"
+            f"images such as {first_image!r} and {second_image!r} would become one sample, {key!r} "
+            f"(up to {self.most:,} images in one), because WebDataset splits a name at its first dot"
         )

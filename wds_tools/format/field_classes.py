@@ -62,10 +62,10 @@ class DatasetClasses(NamedTuple):
 def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, ClassList]:
     """Return class lists that a user gave as such, or as names by number; raises as `check_field_classes` does."""
     lists = {
-        place: ClassList(tuple(one.names), tuple(one.ids), tuple(one.attributes))
-        if isinstance(one, ClassList)
-        else ClassList(tuple(one))
-        for place, one in given.items()
+        place: ClassList(tuple(given_list.names), tuple(given_list.ids), tuple(given_list.attributes))
+        if isinstance(given_list, ClassList)
+        else ClassList(tuple(given_list))
+        for place, given_list in given.items()
     }
     check_field_classes(lists)
     return lists

@@ -77,12 +77,12 @@ def has_signatures(columns: Sequence[str]) -> bool:
 
 def add_signatures(data: bytes, signatures: Sequence[Signature | None]) -> bytes:
     """Return an index with a signature for each of its samples, or None for those that have none."""
-    present = np.array([one is not None for one in signatures], np.bool_)
-    hashes = [None if one is None else f"{one.phash:0{_DIGITS}x}" for one in signatures]
+    present = np.array([signature is not None for signature in signatures], np.bool_)
+    hashes = [None if signature is None else f"{signature.phash:0{_DIGITS}x}" for signature in signatures]
     columns = {HASH: text_array(hashes)}
     for name in COLUMNS[1:]:
-        measures = np.array([0 if one is None else getattr(one, name) for one in signatures], np.float32)
-        columns[name] = number_array(measures, present)
+        measures = [0 if signature is None else getattr(signature, name) for signature in signatures]
+        columns[name] = number_array(np.array(measures, np.float32), present)
     return add_columns(data, pa.table(columns))
 
 

@@ -259,10 +259,10 @@ def stored_columns(data: bytes, names: Collection[str], *, name: str, samples: i
         _check_rows(file.metadata.num_rows, metadata, samples)
         if missing := _REQUIRED.intersection(names).difference(file.schema_arrow.names):
             raise KeyError(min(missing))
-        table = file.read(columns=[one for one in file.schema_arrow.names if one in names], use_threads=False)
+        table = file.read(columns=[stored for stored in file.schema_arrow.names if stored in names], use_threads=False)
         for column in table.columns:
             column.validate(full=True)
-        return table, [str(one) for one in metadata.get("columns", ())]
+        return table, [str(stored) for stored in metadata.get("columns", ())]
     except _FORMAT_ERRORS as error:
         raise _breaks_format(name, error) from error
 
@@ -336,10 +336,10 @@ def _check_rows(rows: int, metadata: dict[str, Any], samples: int | None) -> Non
 
 def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
     """Return the known columns that the file has; unknown columns may be of any size and are not read."""
-    known = [f"{field}.{part}" for field in metadata["fields"] for part in ("offset", "size", "xxh3")]
-    known += [*_TEXT_COLUMNS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
+    columns_known = [f"{field}.{part}" for field in metadata["fields"] for part in ("offset", "size", "xxh3")]
+    columns_known += [*_TEXT_COLUMNS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
     available = set(file.schema_arrow.names)
-    return [name for name in known if name in available]
+    return [name for name in columns_known if name in available]
 
 
 def _from_table(table: Any, metadata: dict[str, Any]) -> Index:

@@ -75,11 +75,11 @@ def add_columns(data: bytes, columns: pa.Table) -> bytes:
     Those that it has already are replaced. Names that come from a user are those of `column_name`.
     """
     table, metadata = _read(data)
-    known = [name for name in metadata.get(COLUMNS, ()) if name not in columns.column_names]
+    earlier = [name for name in metadata.get(COLUMNS, ()) if name not in columns.column_names]
     table = table.select([name for name in table.column_names if name not in columns.column_names])
     for name in columns.column_names:
         table = table.append_column(name, columns[name])
-    return write_table(table, {**metadata, COLUMNS: [*known, *columns.column_names]})
+    return write_table(table, {**metadata, COLUMNS: [*earlier, *columns.column_names]})
 
 
 def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:

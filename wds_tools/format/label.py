@@ -337,7 +337,7 @@ class Labels:
             notes = (*notes, f"{counted(repeated, 'sample')} with the same label several times: it is kept once")
         return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
 
-    def _found_form(self, known: Classes) -> Form:
+    def _found_form(self, classes: Classes) -> Form:
         """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class."""
         if not self._lists.has_lists or self._label_type is not None:
             return Form(self._lists.has_lists)
@@ -351,7 +351,7 @@ class Labels:
             if width > 1 and in_lists.sum() > width and all(label.number is not None for label in labels):
                 self._refuse_pairs(codes[in_lists].reshape(-1, width))
             return Form(is_several=True)
-        if flags <= _ONE_AND_ZERO and (width < 2 or (width == 2 and known and len(known) != width)):
+        if flags <= _ONE_AND_ZERO and (width < 2 or (width == 2 and classes and len(classes) != width)):
             return Form(is_several=True)
         singles = {self._values[code] for code in np.unique(codes[~in_lists])}
         if width < 2 or NONE in labels or {parse(value) for value in singles} - {NONE}:
@@ -418,11 +418,11 @@ class Labels:
         if problem := why_several(texts):
             raise LabelError(f"{self._where} has {problem}")
 
-    def _labels(self, known: Classes) -> list[Label]:
+    def _labels(self, classes: Classes) -> list[Label]:
         """Return the label of each distinct value."""
         if self._label_type == "number":
             return [_numbered(value) for value in self._values]
-        if self._label_type == "name" or self._are_names_among(known):
+        if self._label_type == "name" or self._are_names_among(classes):
             return [_named(value) for value in self._values]
         labels, errors = [], []
         for value in self._values:
@@ -434,14 +434,14 @@ class Labels:
             self._refuse(errors)
         return labels
 
-    def _are_names_among(self, known: Classes) -> bool:
+    def _are_names_among(self, classes: Classes) -> bool:
         """Return whether texts that look like numbers are names, because the known classes include all texts."""
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
         numbers = {text: int(match[1]) for text in texts if (match := _WHOLE.fullmatch(text))}
-        all_known = bool(texts) and texts <= {*known}
-        if not all(isinstance(value, (str, type(None))) for value in self._values) or not numbers.keys() <= {*known}:
+        all_known = bool(texts) and texts <= {*classes}
+        if not all(isinstance(value, (str, type(None))) for value in self._values) or not numbers.keys() <= {*classes}:
             return False
-        by_name = known.numbers()
+        by_name = classes.numbers()
         if not numbers or texts - numbers.keys():  # for 0.5, which can only be a name; and for 3 and cat together
             return all_known
         if all(by_name[text] == number for text, number in numbers.items()):
@@ -524,7 +524,7 @@ def notes_on_similar(names: Iterable[str]) -> list[str]:
 
 def _folded(text: str) -> str:
     """Return a form that is equal for names that look the same, apart from upper and lower case."""
-    visible = "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
+    visible = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
     return unicodedata.normalize("NFKC", visible.casefold()).strip()
 
 

@@ -123,11 +123,11 @@ class Lists:
         values = numbers.tolist()
         for length in self.lengths.tolist():
             stop = start + max(length, 0) + (length == _NO_LIST)
-            known = [number for number in values[start:stop] if number != missing]
-            lost += 0 if length == _NO_LIST else length - len(known)
-            different = tuple(dict.fromkeys(known))
-            repeated += len(different) < len(known)
-            rows.append(None if length == _NO_LIST and not known else different)
+            labels = [number for number in values[start:stop] if number != missing]
+            lost += 0 if length == _NO_LIST else length - len(labels)
+            different = tuple(dict.fromkeys(labels))
+            repeated += len(different) < len(labels)
+            rows.append(None if length == _NO_LIST and not labels else different)
             start = stop
         return rows, repeated, lost
 
@@ -165,7 +165,7 @@ def parts_joined_by(texts: Collection[str], separator: str) -> set[str]:
 
     If all parts are numbers, and some texts are one number, a single text with the separator is enough.
     """
-    joined = [parts for text in texts if len(parts := [one.strip() for one in text.split(separator)]) > 1]
+    joined = [parts for text in texts if len(parts := [piece.strip() for piece in text.split(separator)]) > 1]
     different = {part for parts in joined for part in parts}
     is_most = len(joined) > 1 and 2 * len(joined) > len(texts)
     are_few = len(different) <= len(texts) or _are_numbers(different)

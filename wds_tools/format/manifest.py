@@ -249,7 +249,7 @@ def united_accounts(manifests: Iterable[Manifest]) -> Account | None:
     manifests = list(manifests)
     if all(manifest.account is None for manifest in manifests):
         return None
-    accounts_of = [one.account or Account.unknown(one.samples) for one in manifests]
+    accounts_of = [single.account or Account.unknown(single.samples) for single in manifests]
     return reduce(Account.united, accounts_of).limited()
 
 
@@ -482,11 +482,11 @@ def _shards(raw: dict[str, Any]) -> tuple[ShardEntry, ...]:
 
 def _entries_from_raw(raw: Sequence[dict[str, Any]]) -> list[ShardEntry]:
     """Return entries of shards, checked."""
-    entries = [ShardEntry(**one) for one in raw]
+    entries = [ShardEntry(**item) for item in raw]
     if not _are_valid(entries):
         for entry in entries:
             _check_entry(entry)  # raises the error of the first one that is not valid
-    if (wrong := next((one for one in entries if one.before is not None), None)) is not None:
+    if (wrong := next((item for item in entries if item.before is not None), None)) is not None:
         raise ValueError(f"shard {wrong.name!r} has the unknown key 'before'")
     return entries
 

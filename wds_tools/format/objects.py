@@ -150,7 +150,7 @@ def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
     Returns:
         The index of the other point of each pair. None if it is not known, or not the same for all classes.
     """
-    indexes = {index for one in attributes if (index := _flip_index(json.loads(one))) is not None}
+    indexes = {index for text in attributes if (index := _flip_index(json.loads(text))) is not None}
     return indexes.pop() or None if len(indexes) == 1 else None
 
 
@@ -161,9 +161,9 @@ def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(index)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None if index is None else ()
-    other = {"left": "right", "right": "left"}
+    opposite = {"left": "right", "right": "left"}
     lower = [name.lower() for name in names]
-    mirrored = [re.sub("left|right", lambda side: other[side[0]], name) for name in lower]
+    mirrored = [re.sub("left|right", lambda side: opposite[side[0]], name) for name in lower]
     if lower == mirrored or not set(mirrored) <= set(lower):
         return ()
     pairs = tuple(map(lower.index, mirrored))
@@ -173,7 +173,7 @@ def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
 def are_pairs(index: Sequence[Any]) -> bool:
     """Return whether these are the indices of points in pairs: those of two points are exchanged, or a point stays."""
     indexes = range(len(index))
-    return all(type(other) is int and other in indexes and index[other] == i for i, other in enumerate(index))
+    return all(type(partner) is int and partner in indexes and index[partner] == i for i, partner in enumerate(index))
 
 
 def name_of(item: Mapping[str, Any], index: int) -> str:

@@ -40,22 +40,22 @@ def memory_of(data: bytes, columns: Collection[str] | None = None) -> int:
         raise ValueError("not a Parquet file, or truncated")
     if length > _MAX_FOOTER_BYTES:
         raise ValueError(f"its footer has {length:,} bytes; allowed are {_MAX_FOOTER_BYTES:,}")
-    wanted = None if columns is None else {name.encode() for name in columns}
+    requested = None if columns is None else {name.encode() for name in columns}
     try:
         footer = _struct(data, len(data) - _TRAILER_BYTES - length, _FOOTER, 0)[0]
         chunks = [column[_META_DATA] for group in footer.get(_ROW_GROUPS, ()) for column in group[_COLUMNS]]
         return sum(
             8 * max(0, chunk[_NUM_VALUES]) + _uncompressed_bytes(data, chunk)
             for chunk in chunks
-            if wanted is None or _is_wanted(b".".join(chunk[_PATH]), wanted)
+            if requested is None or _is_wanted(b".".join(chunk[_PATH]), requested)
         )
     except (LookupError, TypeError) as error:
         raise ValueError("the footer or a page header is damaged") from error
 
 
-def _is_wanted(path: bytes, wanted: Collection[bytes]) -> bool:
+def _is_wanted(path: bytes, requested: Collection[bytes]) -> bool:
     """Return whether pyarrow reads a column for one of these names, which may also name a structure of columns."""
-    return path in wanted or any(path.startswith(name + b".") for name in wanted)
+    return path in requested or any(path.startswith(name + b".") for name in requested)
 
 
 def _uncompressed_bytes(data: bytes, chunk: dict[int, Any]) -> int:
@@ -96,9 +96,9 @@ def _field(*kinds: int) -> bytes:
     return b"[" + re.escape(bytes(step << 4 | kind for step in range(1, 16) for kind in kinds)) + b"]"
 
 
-def _several(most: int, kind: int, one: bytes) -> bytes:
+def _several(most: int, kind: int, item: bytes) -> bytes:
     """Match a list of up to ``most`` values of a type."""
-    return b"|".join(re.escape(bytes([count << 4 | kind])) + one * count for count in range(most + 1))
+    return b"|".join(re.escape(bytes([count << 4 | kind])) + item * count for count in range(most + 1))
 
 
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
@@ -161,10 +161,10 @@ _NOTHING = _Wanted({})
 # These functions return the position after what they read. A position outside of the data is an IndexError.
 
 
-def _struct(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[dict[int, Any], int]:
+def _struct(data: bytes, at: int, decoded: _Wanted, depth: int) -> tuple[dict[int, Any], int]:
     """Decode the wanted fields of a structure into a dictionary from field number to value."""
-    if wanted.usual is not None and (match := _usual(wanted.usual).match(data, at)):
-        spans = zip(wanted.fields.items(), match.regs[1:], strict=True)
+    if decoded.usual is not None and (match := _usual(decoded.usual).match(data, at)):
+        spans = zip(decoded.fields.items(), match.regs[1:], strict=True)
         return {field: _matched(data, kind, *span) for (field, (kind, _)), span in spans if span[0] >= 0}, match.end()
     if depth > _MAX_DEPTH:
         raise ValueError("the footer or a page header is nested too deeply")
@@ -177,8 +177,8 @@ def _struct(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[dict[int
             field += header >> 4
         else:
             field, at = _signed(data, at)
-        if field in wanted.fields:
-            expected, of_value = wanted.fields[field]
+        if field in decoded.fields:
+            expected, of_value = decoded.fields[field]
             if field in values or kind != expected:
                 raise ValueError("the footer or a page header has a field twice, or one of another type")
             values[field], at = _value(data, at, kind, of_value, depth)

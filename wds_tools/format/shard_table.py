@@ -34,7 +34,7 @@ class ShardTable(KnownShards):
         self.samples, self.totals = columns["samples"], totals
         self._before: ShardTable | None = None
         if _REWRITTEN in columns:
-            before = {name.removeprefix(_BEFORE): one for name, one in columns.items() if name.startswith(_BEFORE)}
+            before = {name[len(_BEFORE) :]: column for name, column in columns.items() if name.startswith(_BEFORE)}
             self._before = ShardTable(before, totals)
 
     @property
@@ -144,7 +144,9 @@ def joined(parts: Sequence[Sequence[ShardEntry]]) -> Sequence[ShardEntry]:
 
 
 def _samples_of(shards: Sequence[ShardEntry]) -> NDArray[np.int64]:
-    return shards.samples if isinstance(shards, KnownShards) else np.array([one.samples for one in shards], np.int64)
+    if isinstance(shards, KnownShards):
+        return shards.samples
+    return np.array([entry.samples for entry in shards], np.int64)
 
 
 def _index_checksums_of(shards: Sequence[ShardEntry]) -> NDArray[np.uint8]:

@@ -122,11 +122,11 @@ def _encode_name(name: str) -> bytes:
 
 
 def _pax_record(keyword: bytes, value: bytes) -> bytes:
-    rest = b" " + keyword + b"=" + value + b"\n"
-    length = len(rest) + len(str(len(rest)))
-    if length != len(str(length)) + len(rest):  # the length counts its own digits, which may add a digit
-        length = len(rest) + len(str(length))
-    return b"%d" % length + rest
+    content = b" " + keyword + b"=" + value + b"\n"
+    length = len(content) + len(str(len(content)))
+    if length != len(str(length)) + len(content):  # the length counts its own digits, which may add a digit
+        length = len(content) + len(str(length))
+    return b"%d" % length + content
 
 
 def _ustar_block(name: bytes, size: int, kind: bytes) -> bytes:
@@ -292,8 +292,8 @@ def _check_block(block: bytes, shard: str, position: int) -> None:
 
 def _signed_sum(block: bytes) -> int:
     """Return the checksum over signed characters, as some old programs computed it."""
-    rest = block[:148] + block[156:]
-    return sum(rest) + 8 * 32 - 256 * sum(byte > 127 for byte in rest)
+    others = block[:148] + block[156:]
+    return sum(others) + 8 * 32 - 256 * sum(byte > 127 for byte in others)
 
 
 def _parse_number(raw: bytes, shard: str, position: int) -> int:

@@ -65,21 +65,21 @@ def count_fields(index: Index) -> dict[str, int]:
 
 def image_stats(index: Index) -> ImageStats | None:
     """Return the range of the image sizes of a shard, None if no image size is known."""
-    known = (index.width > 0) & (index.height > 0)
-    if not known.any():
+    has_size = (index.width > 0) & (index.height > 0)
+    if not has_size.any():
         return None
-    width, height = index.width[known], index.height[known]
+    width, height = index.width[has_size], index.height[has_size]
     return ImageStats(int(np.min(width)), int(np.max(width)), int(np.min(height)), int(np.max(height)))
 
 
 def merge_stats(parts: Iterable[ImageStats | None]) -> ImageStats | None:
     """Return the range of image sizes over all shards, None if no image size is known."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    given = [part for part in parts if part is not None]
+    if not given:
         return None
     return ImageStats(
-        min(part.min_width for part in known),
-        max(part.max_width for part in known),
-        min(part.min_height for part in known),
-        max(part.max_height for part in known),
+        min(part.min_width for part in given),
+        max(part.max_width for part in given),
+        min(part.min_height for part in given),
+        max(part.max_height for part in given),
     )

@@ -115,9 +115,9 @@ class Blend(_TwoResults):
             height: int64 [tiles * n].
             u: float64 [n, draws].
         """
-        regions, frame, alone, rest = self._both(width, height, u)
+        regions, frame, alone, draws = self._both(width, height, u)
         # Of 2 k - 1 random numbers, the one in the middle has the distribution Beta(k, k).
-        shares = np.where(alone, 1.0, np.median(rest, axis=1))
+        shares = np.where(alone, 1.0, np.median(draws, axis=1))
         return _without(regions, _hidden(alone, frame.tiles), shares=shares)
 
 
@@ -174,22 +174,24 @@ class CopyPaste(_TwoResults):
             u: float64 [n, draws].
             polygons: For each sample and object its outlines, float64 [points, 2], in pixels of the sample.
         """
-        regions, frame, alone, rest = self._both(width, height, u)
+        regions, frame, alone, numbers = self._both(width, height, u)
         if self.polygons is None:
-            rectangles = [None if one else self._rectangle(draws) for one, draws in zip(alone, rest, strict=True)]
+            rectangles = [
+                None if is_alone else self._rectangle(draw) for is_alone, draw in zip(alone, numbers, strict=True)
+            ]
             return _without(regions, _hidden(alone, frame.tiles), shares=alone.astype(float), pasted=Pasted(rectangles))
-        shown = [shown_outlines([*map(list, one)], regions, i) for i, one in enumerate(polygons)]
+        shown = [shown_outlines([*map(list, objects)], regions, i) for i, objects in enumerate(polygons)]
         chosen: list[NDArray[np.bool_] | None] = []
         masks: list[NDArray[np.bool_] | None] = []
-        for pair, (is_alone, draws) in enumerate(zip(alone, rest, strict=True)):
+        for pair, (is_alone, draws) in enumerate(zip(alone, numbers, strict=True)):
             first = (2 * pair + 1) * frame.tiles
             of_second = shown[first : first + frame.tiles]
             picked = self._picked(of_second, 0 if is_alone else self.share, draws[0])
-            pairs = (pair for one in zip(of_second, picked, strict=True) for pair in zip(*one, strict=True))
+            pairs = (pair for of_sample in zip(of_second, picked, strict=True) for pair in zip(*of_sample, strict=True))
             parts = [part for outlines, is_picked in pairs if is_picked for part in outlines]
             chosen += [*[None] * frame.tiles, *picked]
             masks.append(filled(parts, *self.shape) if parts else None)
-        hidden = np.array([one is not None and not one.any() for one in chosen])
+        hidden = np.array([which is not None and not which.any() for which in chosen])
         shares = np.array([float(mask is None) for mask in masks])
         return _without(regions, hidden, shares=shares, pasted=Pasted(masks, shown, chosen))
 
@@ -201,9 +203,12 @@ class CopyPaste(_TwoResults):
         Multiples of the golden ratio are spread evenly, so one random number suffices for any number of objects.
         """
         spread = (draw + _GOLDEN * np.arange(sum(map(len, objects)))) % 1
-        outlined = [np.array([any(len(one) > 2 for one in item) for item in of_one], np.bool_) for of_one in objects]
-        stops = np.cumsum([len(of_one) for of_one in objects])[:-1]
-        return [one & (part < share) for one, part in zip(outlined, np.split(spread, stops), strict=True)]
+        are_outlined = [
+            np.array([any(len(outline) > 2 for outline in outlines) for outlines in of_sample], np.bool_)
+            for of_sample in objects
+        ]
+        stops = np.cumsum([len(of_sample) for of_sample in objects])[:-1]
+        return [are & (part < share) for are, part in zip(are_outlined, np.split(spread, stops), strict=True)]
 
     def _rectangle(self, u: Floats) -> NDArray[np.bool_]:
         """Return a rectangle at a random place, cut off at the edges of the result."""

@@ -85,7 +85,7 @@ class Buckets:
         h = np.clip(np.round(np.minimum(height, width / ratio)), 1, height).astype(np.int64)
         if self.crop == "random":
             left, top = (
-                np.floor(u[:, n] * (rest + 1)).astype(np.int64) for n, rest in enumerate((width - w, height - h))
+                np.floor(u[:, n] * (margin + 1)).astype(np.int64) for n, margin in enumerate((width - w, height - h))
             )
         else:
             left, top = (width - w) // 2, (height - h) // 2

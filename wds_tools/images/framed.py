@@ -38,7 +38,7 @@ def check_flips(flip: Any, flip_vertical: Any) -> None:
 
 def are_flipped(u: Floats, flip: bool | float, flip_vertical: bool | float) -> NDArray[np.bool_]:
     """Return whether results are mirrored left to right, and top to bottom: bool [n, 2]."""
-    return u < [0.5 if one is True else float(one) for one in (flip, flip_vertical)]
+    return u < [0.5 if probability is True else float(probability) for probability in (flip, flip_vertical)]
 
 
 def place(
@@ -245,7 +245,7 @@ class RandomAffine(OfOneSize):
             np.sin(angle),
             -np.sin(angle),
         )  # counterclockwise for positive angles, as in OpenCV
-        matrix[:, 0, 1], matrix[:, 1, 0] = (np.tan(one) for one in shears)
+        matrix[:, 0, 1], matrix[:, 1, 0] = map(np.tan, shears)
         bend[:, 2, :2] = self.perspective * (2 * u[:, 3:5] - 1) / zoom[:, None]
         around = matrix @ turn @ bend  # of the middle
         reach = _extent(around, shift, np.array(self.shape, np.float64))

@@ -180,8 +180,8 @@ class RandomIoUCrop(OfOneSize):
             boxes: For each image float64 [k, 4], left, top, right and bottom in pixels.
         """
         whole = np.stack([np.zeros_like(width), np.zeros_like(width), width, height], axis=1)
-        crops = [self._crop(one, box[2:], draws) for one, box, draws in zip(boxes, whole, u, strict=True)]
-        box = np.array([crop if crop is not None else one for crop, one in zip(crops, whole, strict=True)], np.int64)
+        crops = [self._crop(of_image, box[2:], draws) for of_image, box, draws in zip(boxes, whole, u, strict=True)]
+        box = np.array([full if crop is None else crop for crop, full in zip(crops, whole, strict=True)], np.int64)
         size = np.broadcast_to(np.array(self.shape, np.int64), (len(u), 2))
         probability = 0.5 if self.flip is True else float(self.flip)
         return Regions(box.reshape(-1, 4), size, np.zeros_like(size), size, u[:, 1] < probability)

@@ -76,7 +76,7 @@ def shown_outlines(objects: list[list[Floats]], regions: Regions | None, i: int)
 
 def _joined(outlines: Sequence[Floats]) -> tuple[Floats, NDArray[np.int64]]:
     """Return the points of all outlines, [points, 2], and where each outline ends."""
-    ends = np.cumsum([len(one) for one in outlines], dtype=np.int64)
+    ends = np.cumsum([len(outline) for outline in outlines], dtype=np.int64)
     return np.concatenate([np.empty((0, 2)), *outlines]), ends
 
 
@@ -175,7 +175,7 @@ def _masks_in(
         for outlines, size in zip(objects, sizes, strict=True)
     ]
     of = [index for index, outlines in enumerate(objects) for _ in outlines]
-    moved = [one - start[index] for index, outlines in enumerate(objects) for one in outlines]
+    moved = [outline - start[index] for index, outlines in enumerate(objects) for outline in outlines]
     fill([masks[index] for index in of], moved)
     return masks
 

@@ -164,9 +164,9 @@ def _sampled(pixels: NDArray[Any], points: NDArray[np.float64], fill: float, *, 
     else:
         first = np.floor(points - 0.5)
         share = (points - 0.5 - first)[..., None]
-        (x, y), one = (share[..., 0, :], share[..., 1, :]), np.eye(2)
-        upper = at(first) * (1 - x) + at(first + one[0]) * x
-        lower = at(first + one[1]) * (1 - x) + at(first + 1) * x
+        (x, y), unit = (share[..., 0, :], share[..., 1, :]), np.eye(2)
+        upper = at(first) * (1 - x) + at(first + unit[0]) * x
+        lower = at(first + unit[1]) * (1 - x) + at(first + 1) * x
         mixed = upper * (1 - y) + lower * y
         values = (np.rint(mixed) if pixels.dtype.kind in "iu" else mixed).astype(pixels.dtype)
     return np.where(is_inside[..., None], values, np.array(fill, pixels.dtype))
@@ -231,8 +231,8 @@ def _resize_start(pixels: NDArray[Any], size: Size, *, full: Size, resized: Size
     height, width = (
         # torch does not resize if the lengths are equal, whatever the factor. In that case one more
         # row or column is requested.
-        wanted + (wanted == available and before != after)
-        for wanted, available, before, after in zip(size, pixels.shape[:2], full, resized, strict=True)
+        needed + (needed == available and before != after)
+        for needed, available, before, after in zip(size, pixels.shape[:2], full, resized, strict=True)
     )
     return _resize(pixels, height, width, scales=(resized[0] / full[0], resized[1] / full[1]))
 

@@ -151,7 +151,7 @@ def _between(first: Any, second: Any, share: float) -> Any:
     if isinstance(first, Mapping):
         names = [*first, *(name for name in second if name not in first)]
         return {name: _between([first.get(name, 1)], [second.get(name, 1)], share)[0] for name in names}
-    return [float(f"{one + (other - one) * share:.6g}") for one, other in zip(first, second, strict=True)]
+    return [float(f"{low + (high - low) * share:.6g}") for low, high in zip(first, second, strict=True)]
 
 
 def _are_weights(value: Any) -> bool:
@@ -164,8 +164,8 @@ AnyView: TypeAlias = View | Schedule | MultiScale
 
 def _largest(shapes: list[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return the shape with most pixels, or None if one is not known."""
-    known = [shape for shape in shapes if shape is not None]
-    return max(known, key=lambda shape: shape[0] * shape[1]) if len(known) == len(shapes) else None
+    given = [shape for shape in shapes if shape is not None]
+    return max(given, key=lambda shape: shape[0] * shape[1]) if len(given) == len(shapes) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -191,14 +191,14 @@ def is_view(value: Any) -> bool:
 def views_in(view: AnyView) -> list[View]:
     """Return all views that this one uses."""
     if isinstance(view, Schedule):
-        return [one for entry in view.values.values() for one in views_in(entry)]
+        return [part for entry in view.values.values() for part in views_in(entry)]
     return list(view.views) if isinstance(view, MultiScale) else [view]
 
 
 def may_mirror(view: AnyView) -> bool:
     """Return whether a view mirrors some images."""
-    of = [getattr(one, "view", one) for one in views_in(view)]  # that of a Blend or CopyPaste
-    return any(getattr(one, name, 0) > 0 for one in of for name in ("flip", "flip_vertical"))
+    of = [getattr(part, "view", part) for part in views_in(view)]  # that of a Blend or CopyPaste
+    return any(getattr(part, name, 0) > 0 for part in of for name in ("flip", "flip_vertical"))
 
 
 def count_in(view: AnyView) -> int:
@@ -226,10 +226,10 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
         sizes = list(map(list, view.sizes))
         return {"kind": "Buckets", "sizes": sizes, "crop": view.crop, "flip": view.flip}
     if isinstance(view, MultiScale):
-        return {"kind": "MultiScale", "views": [_view_to_dict(one) for one in view.views]}
+        return {"kind": "MultiScale", "views": [_view_to_dict(part) for part in view.views]}
     if not isinstance(view, Schedule):
         return _view_to_dict(view)
-    return {"kind": "Schedule", "views": {str(epoch): any_view_to_dict(one) for epoch, one in view.values.items()}}
+    return {"kind": "Schedule", "views": {str(epoch): any_view_to_dict(part) for epoch, part in view.values.items()}}
 
 
 def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
@@ -237,16 +237,16 @@ def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
     if values.get("kind") == "Buckets":
         return Buckets([tuple(size) for size in values["sizes"]], values["crop"], values["flip"])
     if values.get("kind") == "MultiScale":
-        return MultiScale([_view_from_dict(one) for one in values["views"]])
+        return MultiScale([_view_from_dict(part) for part in values["views"]])
     if values.get("kind") != "Schedule":
         return _view_from_dict(values)
-    return Schedule({int(epoch): any_view_from_dict(one) for epoch, one in values["views"].items()})
+    return Schedule({int(epoch): any_view_from_dict(part) for epoch, part in values["views"].items()})
 
 
 def _view_to_dict(view: View) -> dict[str, Any]:
     """Return a view as plain values for a state, see `any_view_to_dict`."""
     attributes = fields(view) if isinstance(view, _KINDS) else ()
-    values = {one.name: getattr(view, one.name) for one in attributes if getattr(view, one.name) != one.default}
+    values = {item.name: getattr(view, item.name) for item in attributes if getattr(view, item.name) != item.default}
     return {"kind": type(view).__name__, **{name: _plain(value) for name, value in values.items()}}
 
 
@@ -278,5 +278,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _KINDS):
         return _view_to_dict(value)
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -50,15 +50,15 @@ def examine_datasets(
             continue
         checks = _examine(shards, dataset, remote)
         findings += checks
-        if not any(one.status == "problem" for one in checks):
-            one = _Examined(dataset, shards, read_columns(shards), bans if len(datasets) == 1 else _own(bans, dataset))
-            examined.append(one)
-            findings += one.findings(distance)
-    for one, other in combinations(examined, 2):
-        leaks = find_leaks(one.columns, other.columns, names=(one.name, other.name), distance=distance)
-        findings += [one.finding(leak, f"leak-{_last(other.name)}") for leak in leaks]
+        if not any(check.status == "problem" for check in checks):
+            folder = bans if len(datasets) == 1 else _own(bans, dataset)
+            examined.append(_Examined(dataset, shards, read_columns(shards), folder))
+            findings += examined[-1].findings(distance)
+    for first, other in combinations(examined, 2):
+        leaks = find_leaks(first.columns, other.columns, names=(first.name, other.name), distance=distance)
+        findings += [first.finding(leak, f"leak-{_last(other.name)}") for leak in leaks]
         if not leaks:
-            findings.append(Finding("leak", "ok", f"no image of {one.name} in {other.name}"))
+            findings.append(Finding("leak", "ok", f"no image of {first.name} in {other.name}"))
     return findings
 
 

@@ -48,7 +48,7 @@ def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, A
         layers["outlines"] = {OUTLINES: Polygons(_FIELD, like=image), CLASSES: classes}
         boxes = Boxes(_FIELD, path="objects.box", like=image)
         layers["boxes"] = {BOXES: boxes, CLASSES: Field(_FIELD, path=_PATH, like=BOXES)}
-        if any("keypoints" in json.loads(one or "{}") for one in manifest.field_classes[PLACE].attributes):
+        if any("keypoints" in json.loads(text or "{}") for text in manifest.field_classes[PLACE].attributes):
             points = Keypoints(_FIELD, path="objects.keypoints", like=image)
             layers["key points"] = {POINTS: points, CLASSES: classes}
     return layers

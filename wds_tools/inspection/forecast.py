@@ -138,7 +138,7 @@ def forecast(
             f"a step has {global_batch:,} samples, but an epoch has only {order.samples:,}: choose a smaller "
             "batch, or tail='pad'"
         )
-    wanted = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
+    enough = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     window_bytes = round(min(window, manifest.samples) * mean_bytes)
@@ -166,7 +166,7 @@ def forecast(
         window_bytes=window_bytes,
         quality=quality,
         measured_quality=_measured(shards, order, global_batch),
-        window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
+        window_for_wanted=enough if 0 < window < enough and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
         requests_per_node=1 + min(blocks, len(manifest.shards)) + blocks + first_samples,

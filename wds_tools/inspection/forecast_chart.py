@@ -110,4 +110,4 @@ def _measured_points(
     windows = [max(1, round(chosen * factor)) for factor in (1 / 16, 1 / 4, 1, 4)]
     orders = [order.like(window=window, block=order.block, lanes=order.lanes) for window in windows]
     epochs = epochs_to_measure(orders[0])
-    return windows, [measured_quality(one, labels, batch=plan.global_batch, epochs=epochs) for one in orders]
+    return windows, [measured_quality(other, labels, batch=plan.global_batch, epochs=epochs) for other in orders]

@@ -80,25 +80,25 @@ def find_problems(columns: ImageColumns, *, classes: Sequence[str] = (), distanc
 
 
 def find_leaks(
-    one: ImageColumns, other: ImageColumns, *, names: tuple[str, str], distance: int = DISTANCE
+    first: ImageColumns, other: ImageColumns, *, names: tuple[str, str], distance: int = DISTANCE
 ) -> list[Problem]:
     """Return the samples of the first of two datasets whose images are in the other too; empty if there are none."""
     joined = ImageColumns(
-        *(np.concatenate([getattr(one, name), getattr(other, name)]) for name in ImageColumns.__slots__)
+        *(np.concatenate([getattr(first, name), getattr(other, name)]) for name in ImageColumns.__slots__)
     )
-    of_other = np.arange(len(joined)) >= len(one)
+    of_other = np.arange(len(joined)) >= len(first)
     _, cluster = _clusters(joined, distance)
     groups = [group for group in _groups(cluster) if of_other[group].any() and not of_other[group].all()]
     if not groups:
         return []
-    samples = np.sort(np.concatenate([group[group < len(one)] for group in groups]))
-    copies = np.isin(one.content[samples], other.content[other.has_image])
+    samples = np.sort(np.concatenate([group[group < len(first)] for group in groups]))
+    copies = np.isin(first.content[samples], other.content[other.has_image])
     text = (
         f"{counted(len(samples), 'image')} of {names[0]} also in {names[1]}: {int(copies.sum()):,} with the same "
         f"bytes, {int((~copies).sum()):,} similar"
     )
     pairs = [
-        [(int(row >= len(one)), int(row) - (len(one) if row >= len(one) else 0)) for row in group.tolist()]
+        [(int(row >= len(first)), int(row) - (len(first) if row >= len(first) else 0)) for row in group.tolist()]
         for group in groups
     ]
     return [Problem("leak", "problem", text, samples, _ids_condition(samples), pairs)]
@@ -117,8 +117,8 @@ def _clusters(columns: ImageColumns, distance: int) -> tuple[NDArray[np.int64], 
     if native.is_available():
         similar[compared] = clusters_of(columns.phash[compared], distance)
     # images without a hash are at least similar to their copies
-    rest = columns.has_image & (similar < 0)
-    similar[rest] = copies[rest] + len(columns)
+    unsigned = columns.has_image & (similar < 0)
+    similar[unsigned] = copies[unsigned] + len(columns)
     return copies, similar
 
 

@@ -179,10 +179,10 @@ class _Totals:
     field_bytes: Counter[str] = field(default_factory=Counter)
 
     def add(self, index: Index) -> None:
-        known = index.width > 0
-        self.widths.update(_counts(index.width[known]))
-        self.heights.update(_counts(index.height[known]))
-        self.turned += int((index.orientation[known] != 1).sum())
+        has_size = index.width > 0
+        self.widths.update(_counts(index.width[has_size]))
+        self.heights.update(_counts(index.height[has_size]))
+        self.turned += int((index.orientation[has_size] != 1).sum())
         self.crop_ready += int((index.restart > 0).sum())
         self.modes.update(mode for mode in index.mode if mode)
         self.labels.update(_counts(index.label))
@@ -274,20 +274,20 @@ def _field_lines(stats: DatasetStats) -> list[str]:
 def _class_lines(stats: DatasetStats) -> list[str]:
     if not stats.classes:
         return ["", "  no labels"]
-    shown = sorted(stats.classes, key=lambda one: (-one.samples, one.label))[:MAX_CLASSES]
-    names = [_printable(one.name) for one in shown]
+    shown = sorted(stats.classes, key=lambda count: (-count.samples, count.label))[:MAX_CLASSES]
+    names = [_printable(count.name) for count in shown]
     width = max(map(len, names))
-    digits = max(len(f"{one.samples:,}") for one in shown)
+    digits = max(len(f"{count.samples:,}") for count in shown)
     most = max(1, shown[0].samples)
     lines = ["", f"  {counted(len(stats.classes), 'class', 'classes')}"]
     lines += [
-        f"  {one.label:>5}  {name:{width}}  {one.samples:>{digits},}  {bar(one.samples / most)}".rstrip()
-        for one, name in zip(shown, names, strict=True)
+        f"  {count.label:>5}  {name:{width}}  {count.samples:>{digits},}  {bar(count.samples / most)}".rstrip()
+        for count, name in zip(shown, names, strict=True)
     ]
     hidden = len(stats.classes) - len(shown)
     if hidden:
-        rest = sum(one.samples for one in stats.classes) - sum(one.samples for one in shown)
-        lines.append(f"         ... and {hidden:,} more with {counted(rest, 'sample')}")
+        more = sum(count.samples for count in stats.classes) - sum(count.samples for count in shown)
+        lines.append(f"         ... and {hidden:,} more with {counted(more, 'sample')}")
     if stats.unlabelled:
         lines.append(f"         {counted(stats.unlabelled, 'sample')} without a label")
     return lines

@@ -299,10 +299,11 @@ class BucketedEpoch(EpochOrder):
         ids, _ = self._base
         if self._head and self._piece:
             position = self._piece.position
-            rest = self._grouped(np.arange(position, len(ids)))
-            sources = np.concatenate([np.arange(position), rest.sources])
-            valid = np.concatenate([self._head.valid(0, position) if position else rest.valid[:0], rest.valid])
-            return _Rows(sources, valid, position + rest.complete), np.empty(0, np.int64)
+            remaining = self._grouped(np.arange(position, len(ids)))
+            sources = np.concatenate([np.arange(position), remaining.sources])
+            before = self._head.valid(0, position) if position else remaining.valid[:0]
+            valid = np.concatenate([before, remaining.valid])
+            return _Rows(sources, valid, position + remaining.complete), np.empty(0, np.int64)
         left = np.ones(len(ids), np.bool_)
         removed = [np.empty(0, np.int64)]
         rows = self._grouped(np.flatnonzero(left))
@@ -313,11 +314,11 @@ class BucketedEpoch(EpochOrder):
             banned = np.flatnonzero(is_free & np.isin(ids, banned_ids))
             left[banned] = is_free[banned] = False
             removed.append(banned)
-            rest = self._grouped(np.flatnonzero(is_free))
+            remaining = self._grouped(np.flatnonzero(is_free))
             rows = _Rows(
-                np.concatenate([taken, rest.sources]),
-                np.concatenate([is_valid, rest.valid]),
-                position + rest.complete,
+                np.concatenate([taken, remaining.sources]),
+                np.concatenate([is_valid, remaining.valid]),
+                position + remaining.complete,
             )
         if not len(rows.sources):
             raise nothing_left(len(ids))
@@ -337,9 +338,9 @@ class BucketedEpoch(EpochOrder):
         buckets = len(self.identity.buckets)
         kind: type[np.signedinteger] = np.int16 if buckets * self.identity.lanes < 1 << 15 else np.int64
         streams = lanes[sources].astype(kind) * kind(buckets) + self.order.labels[ids[sources]].astype(kind)
-        first, rest = self._complete_groups(sources, streams, buckets)
-        rest.sort()
-        second, last = self._complete_groups(rest, self.order.labels[ids[rest]], buckets)
+        first, remaining = self._complete_groups(sources, streams, buckets)
+        remaining.sort()
+        second, last = self._complete_groups(remaining, self.order.labels[ids[remaining]], buckets)
         complete = np.concatenate([first, second])
         padded, valid = self._padded(last, sources)
         return _Rows(
@@ -361,7 +362,7 @@ class BucketedEpoch(EpochOrder):
         is_complete = np.zeros(len(streams), np.bool_)
         for start, count in zip((np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True):
             is_complete[start : start + count // self.identity.group * self.identity.group] = True
-        rest = sources[by_stream[~is_complete]]
+        remaining = sources[by_stream[~is_complete]]
         groups = by_stream[is_complete].reshape(-1, self.identity.group)
         del by_stream, is_complete  # 9 bytes for each sample
         ends = sources[groups[:, -1]]  # where each group is complete
@@ -371,7 +372,7 @@ class BucketedEpoch(EpochOrder):
         turn = np.empty(len(groups), np.int64)
         turn[by_lane] = np.arange(len(groups)) - np.repeat(np.cumsum(per_lane) - per_lane, per_lane)
         in_turn = np.lexsort((lane, turn))
-        return sources[groups[in_turn].ravel()], rest
+        return sources[groups[in_turn].ravel()], remaining
 
     def _padded(self, last: Ints, sources: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the rows of the incomplete groups, filled with other samples of their bucket, and which are valid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -54,7 +55,7 @@ def bans_of(state: Any, stored: int, read_ids: ReadIds | None) -> tuple[Ban, ...
         ResumeError: They are damaged, or a file is missing or has changed.
     """
     try:
-        return tuple(_ban_of(one, stored, read_ids) for one in entries_of(state, "bans"))
+        return tuple(_ban_of(entry, stored, read_ids) for entry in entries_of(state, "bans"))
     except (LookupError, TypeError) as error:
         raise ResumeError(f"the entry 'bans' of the state is damaged ({type(error).__name__}: {error})") from error
 
@@ -142,7 +143,7 @@ class Reweight:
 
     def to_list(self, progress: Progress | None) -> list[Any]:
         """Return plain values for a state, which has many of these; ``progress`` is None if it is not known yet."""
-        numbers = [] if progress is None else [progress.drawn, *(number for one in progress.sources for number in one)]
+        numbers = [] if progress is None else [progress.drawn, *chain.from_iterable(progress.sources)]
         return [self.epoch, self.position, self.length, numbers, self.entries]
 
 
@@ -178,7 +179,7 @@ class FindWeights(Protocol):
 def reweights_of(state: Any) -> tuple[Reweight, ...]:
     """Return the changes of weights of a state, see `Reweight.to_list`."""
     try:
-        return tuple(_reweight_of(*entries_of(one, "weights")) for one in entries_of(state, "weights"))
+        return tuple(_reweight_of(*entries_of(entry, "weights")) for entry in entries_of(state, "weights"))
     except (TypeError, ValueError) as error:
         if isinstance(error, ResumeError):
             raise

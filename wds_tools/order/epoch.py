@@ -426,12 +426,12 @@ class BannedEpoch(EpochOrder):
         starts = base.segment_starts
         # Only the segment of the position has to be computed here, and none if it is 0.
         first = int(np.searchsorted(starts, position, side="right")) if position else 0  # of the later segments
-        rest = base.ids(position, int(starts[min(first, len(starts) - 1)])) if position else ids_there[:0]
-        rest = rest[np.isin(rest, self._banned)]
+        here = base.ids(position, int(starts[min(first, len(starts) - 1)])) if position else ids_there[:0]
+        here = here[np.isin(here, self._banned)]
         is_later = segments >= first
-        self._removed = np.concatenate([ids_there[is_later], rest])
+        self._removed = np.concatenate([ids_there[is_later], here])
         counts = np.bincount(segments[is_later], minlength=len(starts))[: len(starts) - 1]
-        counts[max(first - 1, 0) : first] += len(rest)
+        counts[max(first - 1, 0) : first] += len(here)
         self.segment_starts = np.concatenate([[0], np.cumsum(np.diff(starts) - counts)])
         if not self.samples:
             raise nothing_left(base.samples)
@@ -448,9 +448,9 @@ class BannedEpoch(EpochOrder):
 
     def _segment(self, index: int) -> Part:
         """Return the ids and lanes of a segment."""
-        known = self._segments.get(index)
-        if known is not None:
-            return known
+        cached = self._segments.get(index)
+        if cached is not None:
+            return cached
         (ids, lanes), keeps = self._kept(index)
         self._segments.put(index, (ids[keeps], lanes[keeps]))
         return ids[keeps], lanes[keeps]

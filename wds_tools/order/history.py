@@ -67,7 +67,7 @@ class History:
         section = Section.of(plan, self.steps)
         if self.sections and plan.cursor == self._next and section.continues(self.sections[-1]):
             return
-        kept = [one for one in self.sections if one.step < self.steps]
+        kept = [earlier for earlier in self.sections if earlier.step < self.steps]
         self.sections, self._next = (*kept, section)[-MAX_SECTIONS:], plan.cursor
 
     def add_step(self, following: Cursor) -> None:
@@ -82,7 +82,8 @@ class History:
 
     def _sections_since(self, epoch: int, orders: EpochOrders, prefix: PrefixOrder | None) -> list[Section]:
         sections = []
-        for section, end in zip(self.sections, [*(one.step for one in self.sections[1:]), self.steps + 1], strict=True):
+        ends = [*(following.step for following in self.sections[1:]), self.steps + 1]
+        for section, end in zip(self.sections, ends, strict=True):
             cursor, step = Cursor(section.epoch, section.position), section.step
             while cursor.epoch < epoch and step < end:
                 step += len(section.plan(_order_of(section, orders, cursor.epoch, prefix), cursor))

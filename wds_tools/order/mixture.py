@@ -157,8 +157,8 @@ class MixtureOrder(PlainOrder):
         start = position + epoch * (self.epoch_length or 0)
         positions: list[SourcePosition] = []
         for dataset, part in enumerate(self.parts):
-            passes, rest = divmod(self._pattern.count_before(dataset, start), part.samples)
-            ((turn, first, _),) = part.source_positions(self._first_pass(dataset, epoch) + passes, rest)
+            passes, row = divmod(self._pattern.count_before(dataset, start), part.samples)
+            ((turn, first, _),) = part.source_positions(self._first_pass(dataset, epoch) + passes, row)
             positions.append((turn, first, self._pattern.lag(dataset, start)))
         return tuple(positions)
 

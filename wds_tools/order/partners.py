@@ -33,9 +33,9 @@ def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> 
     """
     orders = [order.as_of(position) for position in positions.tolist()]
     partners = np.empty((len(positions), count), np.int64)
-    for one in dict.fromkeys(orders) if count else ():
-        chosen = np.array([other is one for other in orders])
-        partners[chosen] = _partners_in(one, positions[chosen], count)
+    for epoch_order in dict.fromkeys(orders) if count else ():
+        chosen = np.array([of_row is epoch_order for of_row in orders])
+        partners[chosen] = _partners_in(epoch_order, positions[chosen], count)
     return partners
 
 

@@ -337,8 +337,8 @@ class EpochOrders:
     def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
         """Return the orders without the changes of weights after a cursor, or without those at it either."""
         place = astuple(cursor)
-        passed = {one for one in self.reweights if one.place < place or (inclusive and one.place == place)}
-        return self._with([one for one in self.changes if isinstance(one, Ban) or one in passed])
+        passed = {change for change in self.reweights if change.place < place or (inclusive and change.place == place)}
+        return self._with([change for change in self.changes if isinstance(change, Ban) or change in passed])
 
     def check(self, change: Reweight) -> None:
         """Check the weights of a change."""
@@ -350,7 +350,7 @@ class EpochOrders:
 
     def has_changes_of(self, other: EpochOrders) -> bool:
         """Return whether the weights change at the same positions to the same ones as in other orders."""
-        pairs = ([(one.place, one.entries) for one in orders.reweights] for orders in (self, other))
+        pairs = ([(change.place, change.entries) for change in orders.reweights] for orders in (self, other))
         return next(pairs) == next(pairs)
 
     def _last(self, cursor: Cursor) -> Reweight | None:
@@ -359,33 +359,33 @@ class EpochOrders:
         return passed[-1] if passed and (passed[-1].entries or passed[-1].epoch == cursor.epoch) else None
 
     def _draws(self, change: Reweight) -> Draws:
-        known = self._known.draws.get(change)
-        if known is None:
+        draws = self._known.draws.get(change)
+        if draws is None:
             before = self.changes[: self.changes.index(change)]
             banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
             weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
-            known = self.order.plain.draws(weights, banned)
-            self._known.draws.put(change, known, sum(rates.bytes for rates in known[1] if rates))
-        return known
+            draws = self.order.plain.draws(weights, banned)
+            self._known.draws.put(change, draws, sum(rates.bytes for rates in draws[1] if rates))
+        return draws
 
     def _regime(self, change: Reweight) -> Regime:
         """Return the samples that a change of weights draws."""
-        known = self._known.regimes.get(change)
-        if known is None:
-            known = self.order.plain.regime(self._draws(change), self._progress(change))
-            self._known.regimes.put(change, known, known.bytes)
-        return known
+        regime = self._known.regimes.get(change)
+        if regime is None:
+            regime = self.order.plain.regime(self._draws(change), self._progress(change))
+            self._known.regimes.put(change, regime, regime.bytes)
+        return regime
 
     def _progress(self, change: Reweight) -> Progress:
         """Return how far the run is at a change."""
         progress = self._known.progress
-        for index, one in enumerate(self.changes):
-            if isinstance(one, Reweight) and one not in progress:
+        for index, earlier in enumerate(self.changes):
+            if isinstance(earlier, Reweight) and earlier not in progress:
                 before = self._with(self.changes[:index])
-                progress[one] = one.progress or before.of(one.epoch).progress_at(
-                    one.position, partial(self._are_drawn, one)
+                progress[earlier] = earlier.progress or before.of(earlier.epoch).progress_at(
+                    earlier.position, partial(self._are_drawn, earlier)
                 )
-            if one is change:
+            if earlier is change:
                 break
         return progress[change]
 
@@ -417,7 +417,9 @@ class EpochOrders:
 
     def with_files_of_bans(self, save: Callable[[Sequence[int]], tuple[str, str]]) -> EpochOrders:
         """Return the orders with the ids of all bans in files; ``save`` writes one and returns its path and hash."""
-        changes = [replace(one, file=save(one.ids)) if isinstance(one, Ban) else one for one in self.changes]
+        changes = [
+            replace(change, file=save(change.ids)) if isinstance(change, Ban) else change for change in self.changes
+        ]
         return self._with(changes)
 
     def with_order(self, order: RunOrder) -> EpochOrders:
@@ -433,7 +435,10 @@ class EpochOrders:
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
         place = astuple(cursor)
-        weights = [one.to_list(self._progress(one) if one.place <= place else None) for one in self.reweights]
+        weights = [
+            reweight.to_list(self._progress(reweight) if reweight.place <= place else None)
+            for reweight in self.reweights
+        ]
         return {
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
             **({"weights": weights} if weights else {}),
@@ -454,6 +459,6 @@ class _Known:
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
-        known = {change for change in changes if isinstance(change, Reweight)}
-        result.progress = {change: progress for change, progress in self.progress.items() if change in known}
+        kept = {change for change in changes if isinstance(change, Reweight)}
+        result.progress = {change: progress for change, progress in self.progress.items() if change in kept}
         return result

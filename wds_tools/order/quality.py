@@ -57,8 +57,8 @@ def packed_window(*, block: int, samples: int) -> int:
     >>> packed_window(block=19, samples=1_281_167), packed_window(block=200, samples=1_281_167)
     (15186, 50493)
     """
-    wanted = math.ceil(math.sqrt((block - 1) * samples / (MAX_REPEATED_PAIRS - 1)))
-    return min(max(wanted, MIN_WINDOW), MAX_PACKED_WINDOW)
+    enough = math.ceil(math.sqrt((block - 1) * samples / (MAX_REPEATED_PAIRS - 1)))
+    return min(max(enough, MIN_WINDOW), MAX_PACKED_WINDOW)
 
 
 def window_of(
@@ -85,8 +85,8 @@ def window_of(
         if not shuffle:
             return 0
         # The default does not depend on the batch size, so that the order of samples does not either.
-        wanted = window_for(DEFAULT_QUALITY, batch=TYPICAL_BATCH, block=block)
-        return packed_window(block=block, samples=samples) if shuffled else max(MIN_WINDOW, wanted)
+        enough = window_for(DEFAULT_QUALITY, batch=TYPICAL_BATCH, block=block)
+        return packed_window(block=block, samples=samples) if shuffled else max(MIN_WINDOW, enough)
     if isinstance(shuffle, float) and shuffle < 1:
         return (
             packed_window(block=block, samples=samples) if shuffled else window_for(shuffle, batch=batch, block=block)

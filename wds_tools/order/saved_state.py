@@ -48,8 +48,8 @@ def check_seal(state: Any) -> None:
         raise ResumeError(f"the state has an entry of a wrong type ({error}): load an earlier state") from error
     if state[CHECKSUM] != checksum:
         raise ResumeError(
-            f"the checksum of the state is {checksum}, but it records {state[CHECKSUM]!r}: it was damaged or edited; load "
-            f"an earlier state, or, if you edited it on purpose, remove its entry {CHECKSUM!r}"
+            f"the checksum of the state is {checksum}, but it records {state[CHECKSUM]!r}: it was damaged or edited; "
+            f"load an earlier state, or, if you edited it on purpose, remove its entry {CHECKSUM!r}"
         )
 
 
@@ -85,9 +85,9 @@ def _checksum(state: Mapping[str, Any]) -> str:
 def plain(value: Any) -> Any:
     """Return an entry as JSON would return it, so that two of them can be compared."""
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if value is None or isinstance(value, str):

@@ -228,16 +228,16 @@ class Selection:
 
     def _starts_of(self, epoch: int) -> NDArray[np.int64]:
         """Return the first position of each group of samples in an epoch in stored order: int64 [groups]."""
-        known = self._starts.get(epoch)
-        if known is None:
+        starts = self._starts.get(epoch)
+        if starts is None:
             counts = [np.empty(0, np.int64)]
             for start in range(0, len(self._ids), PART):
                 repeats = self._repeats_of(epoch, slice(start, start + PART))
                 counts.append(np.add.reduceat(repeats, np.arange(0, len(repeats), _GROUP)))
             per_round = np.concatenate(counts)
-            known = np.cumsum(per_round) - per_round
-            self._starts.put(epoch, known)
-        return known
+            starts = np.cumsum(per_round) - per_round
+            self._starts.put(epoch, starts)
+        return starts
 
 
 def _taken(ids: NDArray[np.signedinteger] | range, rows: NDArray[np.int64] | slice) -> NDArray[np.int64]:

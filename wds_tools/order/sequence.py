@@ -300,9 +300,9 @@ class Order(PlainOrder):
         return self.selection.ids(epoch) if self.selection else np.arange(self.samples)
 
     def _epoch(self, epoch: int) -> _Epoch:
-        known = self._epochs.get(epoch)
-        if known is not None:
-            return known
+        cached = self._epochs.get(epoch)
+        if cached is not None:
+            return cached
         key = key_of("order", self.fingerprint, self.seed, epoch)
         lanes, rows = self._short_lanes, self._short_rows
         if self.window:
@@ -351,9 +351,9 @@ class Order(PlainOrder):
 
     def _segment(self, epoch_number: int, index: int) -> Part:
         """Return a segment of an epoch."""
-        known = self._segments.get((epoch_number, index))
-        if known is not None:
-            return known
+        cached = self._segments.get((epoch_number, index))
+        if cached is not None:
+            return cached
         epoch = self._epoch(epoch_number)
         first = index * self._segment_turns  # sample of each lane
         active = np.flatnonzero(self._lane_samples > first)  # lanes with samples in the segment

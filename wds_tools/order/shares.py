@@ -60,7 +60,7 @@ def pattern_of(shares: Sequence[int], lags: Sequence[int] = ()) -> Ints:
     period, slack = sum(shares), max(1, 2 * len(occurring) - 2)
     # How far each dataset is behind if it is not chosen now, in units of 1 / (period * slack * LAG).
     behind = [slack * period * lag for lag in lags or [0] * len(shares)]
-    one, limit = slack * period * LAG, period * LAG
+    unit, limit = slack * period * LAG, period * LAG
     left = list(shares)  # so that the pattern can repeat
     pattern = []
     for _ in range(period):
@@ -74,11 +74,11 @@ def pattern_of(shares: Sequence[int], lags: Sequence[int] = ()) -> Ints:
             if behind[index] < limit:
                 continue
             # The dataset with the earliest deadline: the one that would be the first to fall too far behind.
-            own = one - limit - behind[index]
+            own = unit - limit - behind[index]
             if urgent < 0 or own * shares[urgent] < spare * shares[index]:
                 urgent, spare = index, own
         chosen = largest if urgent < 0 else urgent
-        behind[chosen] -= one
+        behind[chosen] -= unit
         left[chosen] -= 1
         pattern.append(chosen)
     return np.array(pattern, np.int64)
@@ -98,9 +98,9 @@ class Pattern:
     def count_before(self, dataset: int, position: int) -> int:
         """Return the number of samples from one dataset before a position."""
         units, rows = divmod(position, self.unit)
-        periods, rest = divmod(units, self._period)
-        before = periods * self.shares[dataset] + int(self._counts[dataset][rest])
-        return before * self.unit + (rows if self._pattern[rest] == dataset else 0)
+        periods, remainder = divmod(units, self._period)
+        before = periods * self.shares[dataset] + int(self._counts[dataset][remainder])
+        return before * self.unit + (rows if self._pattern[remainder] == dataset else 0)
 
     def lag(self, dataset: int, position: int) -> int:
         """Return how far a dataset is behind its share at a position: units of rows, in 1 / `LAG`."""
@@ -110,8 +110,8 @@ class Pattern:
     def position_of(self, dataset: int, count: int) -> int:
         """Return the position of a dataset's sample ``count``, counted from 0."""
         units, rows = divmod(count, self.unit)
-        periods, rest = divmod(units, self.shares[dataset])
-        return (periods * self._period + int(np.flatnonzero(self._pattern == dataset)[rest])) * self.unit + rows
+        periods, remainder = divmod(units, self.shares[dataset])
+        return (periods * self._period + int(np.flatnonzero(self._pattern == dataset)[remainder])) * self.unit + rows
 
     def row_like(self, position: int, start: int, stop: int, dataset: int) -> int:
         """Return a row from ``start`` to ``stop`` of the dataset that a position has, chosen by a random number."""

@@ -218,10 +218,10 @@ class EpochProof:
     def _find_sample(self, expected: Tally) -> int | None:
         """Return the id of the only missing or repeated sample, or None if it is not found."""
         missing = (expected - self.delivered - self.replaced).digest
-        wanted = {np.uint64(missing), np.uint64(-missing & _MASK)}
+        sums = {np.uint64(missing), np.uint64(-missing & _MASK)}
         for start in range(0, min(self.samples, _MAX_SEARCHED), _CHUNK):
             values = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))
-            matches = np.flatnonzero(np.isin(values, list(wanted)))
+            matches = np.flatnonzero(np.isin(values, list(sums)))
             if len(matches):
                 return start + int(matches[0])
         return None

@@ -390,9 +390,9 @@ class Chain:
 
     def _chunk(self, index: int) -> tuple[Part, Ints]:
         """Return ids and lanes of the samples that are drawn in a chunk, and their positions in it."""
-        known = self._chunks.get(index)
-        if known is not None:
-            return known
+        cached = self._chunks.get(index)
+        if cached is not None:
+            return cached
         turn, start, stop = self._bounds(index)
         ids, lanes = self._scan.slice(turn, start, stop)
         rows = np.arange(len(ids)) if self._rates is None else np.flatnonzero(self._rates.drawn(ids, turn))

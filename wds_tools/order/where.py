@@ -204,8 +204,8 @@ class _Converter:
 
     def _class_number(self, name: str, node: ast.expr) -> int:
         if name not in self._class_numbers:
-            known = ", ".join(list(self._class_numbers)[:10]) or "no class names"
-            raise self._error(f"there is no class {name!r}; the dataset has {known}", node)
+            names = ", ".join(list(self._class_numbers)[:10]) or "no class names"
+            raise self._error(f"there is no class {name!r}; the dataset has {names}", node)
         return self._class_numbers[name]
 
     def _column(self, name: str, node: ast.expr) -> str:

@@ -150,8 +150,8 @@ def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:
     others = any(field in manifest.fields for manifest in manifests for field in IMAGE_FIELDS if field != "npy")
     if name == "npy" and not others and all(manifest.images for manifest in manifests):
         return ["list:", "  list:", "    list: uint8"]  # stored pixels: [height, width, 3]
-    known = _TYPES.get(name.rpartition(".")[2])
-    return None if known is None else [f"dtype: {known}"]
+    type_ = _TYPES.get(name.rpartition(".")[2])
+    return None if type_ is None else [f"dtype: {type_}"]
 
 
 def _pattern(manifest: Manifest) -> str:

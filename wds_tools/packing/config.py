@@ -88,8 +88,8 @@ class PackOptions(NewDatasetOptions):
     @classmethod
     def of(cls, given: AppendOptions, **changes: Any) -> PackOptions:
         """Convert options of `append` or `pack_splits` to options of `pack`."""
-        names = {one.name for one in fields(cls)}
-        same = {one.name: getattr(given, one.name) for one in fields(given) if one.name in names}
+        names = {field_.name for field_ in fields(cls)}
+        same = {field_.name: getattr(given, field_.name) for field_ in fields(given) if field_.name in names}
         return cls(**{**same, **changes})
 
     def __post_init__(self) -> None:

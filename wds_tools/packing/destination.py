@@ -411,9 +411,9 @@ def _refuse_dataset(destination: Destination, old: Manifest | None, source: dict
 
 
 def _refuse_unknown_files(destination: Destination, onto: Manifest | None) -> None:
-    known = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
-    known |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
-    unknown = sorted({name for name in destination.names() if is_pack_file(name)} - known)
+    ours = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
+    ours |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
+    unknown = sorted({name for name in destination.names() if is_pack_file(name)} - ours)
     if unknown and destination.read_plan() is None:  # a plan: another task has started in the meantime
         raise DestinationError(
             f"{destination.name} already has {len(unknown)} files with names that pack would write, such as "

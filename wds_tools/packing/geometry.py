@@ -150,45 +150,45 @@ def _nearest(array: NDArray[Any], new: Size) -> NDArray[Any]:
 
 
 def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[str, Any]:
-    rest = dict(facts)
-    objects = rest.pop("objects", None)
-    if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
+    result = dict(facts)
+    objects = result.pop("objects", None)
+    if isinstance(objects, list) and all(isinstance(item, dict) for item in objects):
         scale = new[1] / old[1], new[0] / old[0]
-        rest["objects"] = [_resized_object(one, scale, old, new) for one in objects]
+        result["objects"] = [_resized_object(item, scale, old, new) for item in objects]
     elif objects is not None and (positions := _positions_in(objects)):
         raise _not_understood("'objects' of the field 'json'", min(positions))
     elif "objects" in facts:
-        rest["objects"] = objects
-    if positions := _positions_in({name: value for name, value in rest.items() if name != "objects"}):
+        result["objects"] = objects
+    if positions := _positions_in({name: value for name, value in result.items() if name != "objects"}):
         raise _not_understood("the field 'json'", min(positions))
     if (facts.get("height"), facts.get("width")) == old:
-        rest["height"], rest["width"] = new
-    return {name: rest[name] for name in facts}
+        result["height"], result["width"] = new
+    return {name: result[name] for name in facts}
 
 
-def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
-    parts = one.get("part")  # of VOC
+def _resized_object(item: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
+    parts = item.get("part")  # of VOC
     has_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
-    known = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
-    further = {name: value for name, value in one.items() if name not in known}
+    entries = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
+    further = {name: value for name, value in item.items() if name not in entries}
     if positions := _positions_in(further):
         raise _not_understood("'objects' of the field 'json'", min(positions))
-    moved = dict(one)
+    moved = dict(item)
     try:
-        if "box" in one:
-            moved["box"] = _scaled(one["box"], scale)
-        if "polygons" in one:
-            moved["polygons"] = [_scaled(points, scale) for points in one["polygons"]]
-        if "keypoints" in one:
-            moved["keypoints"] = [[*_scaled(point[:2], scale), *point[2:]] for point in one["keypoints"]]
-        if "area" in one:
-            moved["area"] = round(one["area"] * scale[0] * scale[1], _DIGITS)
-        if one.get("rle") is not None:
-            moved["rle"] = _resized_rle(one["rle"], old, new)
+        if "box" in item:
+            moved["box"] = _scaled(item["box"], scale)
+        if "polygons" in item:
+            moved["polygons"] = [_scaled(points, scale) for points in item["polygons"]]
+        if "keypoints" in item:
+            moved["keypoints"] = [[*_scaled(point[:2], scale), *point[2:]] for point in item["keypoints"]]
+        if "area" in item:
+            moved["area"] = round(item["area"] * scale[0] * scale[1], _DIGITS)
+        if item.get("rle") is not None:
+            moved["rle"] = _resized_rle(item["rle"], old, new)
         if has_parts:
-            moved["part"] = [_resized_object(part, scale, old, new) for part in one["part"]]
+            moved["part"] = [_resized_object(part, scale, old, new) for part in item["part"]]
     except (TypeError, ValueError, KeyError, AttributeError, SourceError) as error:
-        raise OptionError(f"an object {str(one)[:100]} has positions in another form ({error}): {_REMEDY}") from error
+        raise OptionError(f"an object {str(item)[:100]} has positions in another form ({error}): {_REMEDY}") from error
     return moved
 
 
@@ -221,9 +221,9 @@ def _parsed(data: bytes | str) -> Any:
 def _positions_in(value: Any) -> set[str]:
     """Return the names in JSON that positions usually have, and that have numbers."""
     positions = set()
-    for one in _objects_in(value):
+    for item in _objects_in(value):
         axes = {}
-        for name, below in one.items():
+        for name, below in item.items():
             if not _has_numbers(below):
                 continue
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
@@ -250,25 +250,25 @@ def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects in JSON, on all levels, and in texts that are JSON."""
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, str) and one.lstrip()[:1] in ("{", "["):
-            one = _parsed(one)
-        if isinstance(one, dict):
-            yield one
-            stack += one.values()
-        elif isinstance(one, list):
-            stack += one
+        item = stack.pop()
+        if isinstance(item, str) and item.lstrip()[:1] in ("{", "["):
+            item = _parsed(item)
+        if isinstance(item, dict):
+            yield item
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
 
 
 def _has_numbers(value: Any) -> bool:
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, (int, float)) and not isinstance(one, bool):
+        item = stack.pop()
+        if isinstance(item, (int, float)) and not isinstance(item, bool):
             return True
-        if isinstance(one, str) and _NUMBERS.fullmatch(one) and any(map(str.isdigit, one)):
+        if isinstance(item, str) and _NUMBERS.fullmatch(item) and any(map(str.isdigit, item)):
             return True
-        stack += one if isinstance(one, list) else one.values() if isinstance(one, dict) else ()
+        stack += item if isinstance(item, list) else item.values() if isinstance(item, dict) else ()
     return False
 
 

@@ -147,7 +147,7 @@ class _Run:
                 copy.finish()
         except _NothingToRewriteError:
             return False
-        had_headers = any(one is not None for one in self.shards.headers(shard, index).values())
+        had_headers = any(header is not None for header in self.shards.headers(shard, index).values())
         moved = copy.index(index, shard=name, had_headers=had_headers)
         encoded = to_bytes(moved)
         if index.columns:
@@ -284,7 +284,7 @@ def _verify(folder: Path, new: ShardEntry, old: memoryview, index: Index, images
     data, new_index = shards.fetch(0, [(0, new.bytes)])[0], shards.index(0)
     for _ in stored_samples(shards, 0):  # compares each field with its checksum
         pass
-    names = [[member.name for member in tar.walk(one, shard=new.name)] for one in (old, data)]
+    names = [[member.name for member in tar.walk(content, shard=new.name)] for content in (old, data)]
     kept = np.ones(len(index), bool)
     kept[list(images)] = False
     is_same = new_index.keys == index.keys and names[0] == names[1] and xxhash.xxh3_128_hexdigest(data) == new.xxh3
@@ -348,8 +348,8 @@ def _check_owner(folder: Path, manifest: Manifest) -> None:
     for path in sorted(folder.glob("*.json")):
         if path.name != MANIFEST_NAME:
             with suppress(OSError, ManifestError):
-                other = manifests.from_unsealed(path.read_bytes(), name=str(path))[1]
-                if shared := sorted(names & {entry.name for entry in other.shards}):
+                owner = manifests.from_unsealed(path.read_bytes(), name=str(path))[1]
+                if shared := sorted(names & {entry.name for entry in owner.shards}):
                     raise OptionError(
                         f"{path} lists shards of {folder} too, such as {shared[0]}, and would lose them: remove it, or "
                         "write a new dataset (`wds-tools reshard DATASET DST --images crop-ready`)"

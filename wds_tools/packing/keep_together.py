@@ -80,7 +80,7 @@ def _of_similar(source: Source, listing: Listing, bar: tqdm[Any]) -> tuple[NDArr
 def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> tuple[NDArray[np.int64], str]:
     """Return as `_of_similar`; a cluster has the same value of a column."""
     clusters: dict[str, int] = {}
-    known: dict[str, None] = {}
+    names: dict[str, None] = {}
     cluster = np.arange(len(listing.inputs)) + len(listing.inputs)
     unknown = 0
     for row, entry in enumerate(listing.inputs):
@@ -89,7 +89,7 @@ def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> 
             record = source.read(entry)
         except SourceError:  # packing lists it
             continue
-        known |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
+        names |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
         value = _text_of(record.fields.get(column) or record.facts.get(column))
         if value:
             cluster[row] = clusters.setdefault(value, len(clusters))
@@ -99,7 +99,7 @@ def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> 
         raise OptionError(
             f"keep_together={column!r}; no record has this column, or it is the image or the label: allowed are "
             f"{HASH!r}, which keeps similar images together, and what the records have: "
-            f"{quoted(list(known)[:_MAX_NAMED]) or 'nothing'}"
+            f"{quoted(list(names)[:_MAX_NAMED]) or 'nothing'}"
         )
     without = f" ({counted(unknown, 'image')} without a value, each alone)" if unknown else ""
     return cluster, f"with the same {column!r}{without}"
@@ -137,8 +137,8 @@ def _signatures(source: Source, inputs: Sequence[Input]) -> Iterator[Signature |
         yield from map(_result, pending)
 
 
-def _result(one: Future[Signature | None] | None) -> Signature | None:
-    return None if one is None else one.result()
+def _result(signature: Future[Signature | None] | None) -> Signature | None:
+    return None if signature is None else signature.result()
 
 
 def _sign(image: bytes | Pixels) -> Signature | None:

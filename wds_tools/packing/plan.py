@@ -96,7 +96,7 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
         sizes += digits[indexes]
         if "labels" in batch.schema.names:
             several = lists_of(batch)
-            sizes += [0 if one is None else field_bytes(len(labels_field(one))) for one in several]
+            sizes += [0 if labels is None else field_bytes(len(labels_field(labels))) for labels in several]
         result[start : start + len(sizes)] = sizes
         start += len(sizes)
     return result
@@ -211,14 +211,14 @@ def unify_head(inputs: InputRows, order: NDArray[np.int64], kind_of: Callable[[I
         counts = Counter(kinds)
     if not counts:
         return
-    wanted = min(counts, key=lambda kind: (-counts[kind], kind))
+    most_common = min(counts, key=lambda kind: (-counts[kind], kind))
     last = len(order) if by_name else min(_PROBED, len(order))
     candidate = 0
     for position in range(min(HEAD, last)):
         candidate = max(candidate, position)
         while candidate < last:
             entry = inputs[int(order[candidate])]
-            if (not by_name or extension_kind(entry.path) == wanted) and kind_of(entry) == wanted:
+            if (not by_name or extension_kind(entry.path) == most_common) and kind_of(entry) == most_common:
                 break
             candidate += 1
         if candidate == last:
@@ -430,9 +430,9 @@ def is_source(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
     """
     if old is None or _PACKED_IMAGES not in old:
         return old == new
-    rest = _without(old, "images", _PACKED_IMAGES)
+    same = _without(old, "images", _PACKED_IMAGES)
     return any(
-        new == {**rest, **({} if images is None else {"images": images})}
+        new == {**same, **({} if images is None else {"images": images})}
         for images in (old["images"], old[_PACKED_IMAGES])
     )
 

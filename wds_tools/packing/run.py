@@ -139,9 +139,9 @@ class PackJob:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
         name = self.source.name  # a path on this machine; the manifest is the same on every machine
         reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
-        rest = len(listing.inputs) - len(self.plan.inputs)
+        left_out = len(listing.inputs) - len(self.plan.inputs)
         if self.plan.first is not None:
-            reasons += [f"not among the first {self.plan.first:,} (--first)"] * rest
+            reasons += [f"not among the first {self.plan.first:,} (--first)"] * left_out
         account = listing.account.after_reading(reasons)
         remarks = sum((Counter(report.remarks) for report in reports), Counter[str]())
         notes = [f"{counted(count, 'sample')} with {remark}" for remark, count in sorted(remarks.items())]

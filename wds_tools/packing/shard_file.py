@@ -195,7 +195,7 @@ def commit_index(index: Index, folder: Path, signatures: Sequence[Signature | No
     ``signatures`` has one for each sample, or None. If none has one, the index has no columns for them.
     """
     data = to_bytes(index)
-    if any(one is not None for one in signatures):
+    if any(signature is not None for signature in signatures):
         data = add_signatures(data, signatures)
     commit_bytes(folder / index_name(index.shard), data)
     return shard_entry(

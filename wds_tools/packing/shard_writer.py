@@ -288,18 +288,18 @@ class ShardWriter:
             SampleError: They are not among the classes; or they are names, and the classes are not known.
         """
         items = items_of(value.decode() if isinstance(value, bytes) else value, None)
-        known = self._field_classes.get(LABELS)
-        if known is None and (not items or not all(isinstance(item, str) for item in items)):
+        classes = self._field_classes.get(LABELS)
+        if classes is None and (not items or not all(isinstance(item, str) for item in items)):
             return value
         labels = Labels(LABELS, form=Form(is_several=True))
         labels.add(value if items is None else items)
-        if known is None:
+        if classes is None:
             raise SampleError(
                 f"{LABELS!r} has the names {items}, whose numbers are not known: name the classes, as in "
                 f"field_classes={{{LABELS!r}: ['cat', 'dog']}}"
             )
         try:
-            return list((labels.numbered(own=known.names).several or [()])[0] or ())
+            return list((labels.numbered(own=classes.names).several or [()])[0] or ())
         except LabelError as error:
             raise SampleError(str(error)) from error
 
@@ -401,13 +401,13 @@ def _with_label(values: Mapping[str, Any]) -> dict[str, Any]:
         label = parse(value)
     except LabelError as error:
         raise SampleError(f"cls: {error}; allowed are whole numbers and names") from error
-    rest = {name: one for name, one in values.items() if name != "cls"}
-    return rest if label == NONE else {**rest, "cls": label.name or str(label.number)}
+    others = {name: item for name, item in values.items() if name != "cls"}
+    return others if label == NONE else {**others, "cls": label.name or str(label.number)}
 
 
 def _check_pattern(pattern: str, number: int) -> str:
     try:
-        one, two = pattern % number, pattern % (number + 1)
+        first, second = pattern % number, pattern % (number + 1)
     except (TypeError, ValueError) as error:
         raise OptionError(
             f"pattern {pattern!r} has no valid placeholder for a number ({error}); expected one, as in 'out-%06d.tar'"
@@ -416,11 +416,11 @@ def _check_pattern(pattern: str, number: int) -> str:
         raise OptionError(remedy)
     if is_url(pattern) or pattern.startswith("pipe:"):
         raise OptionError(f"pattern {pattern!r} is not a local path; write to a local folder, then copy the folder")
-    if one == two or not pattern.endswith(".tar") or Path(one).parent != Path(two).parent:
+    if first == second or not pattern.endswith(".tar") or Path(first).parent != Path(second).parent:
         raise OptionError(
             f"pattern {pattern!r}; expected a file name with one number that ends in .tar, as in 'out-%06d.tar'"
         )
-    name = Path(one).name
+    name = Path(first).name
     entry = shard_entry(name, b"", samples=0, shard_bytes=0, shard_xxh3="0" * 32)
     manifests.to_json(Manifest((entry,), {}))  # raises now the errors that it would raise at the end
     return pattern

@@ -52,9 +52,9 @@ def spell(value: Any, module: str = "") -> str:
     ('RandomResizedCrop(224, flip=True)', 'wt.Resize((128, 128))')
     """
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {spell(one, module)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {spell(item, module)}' for key, item in value.items())}}}"
     if isinstance(value, tuple | list):
-        return f"({', '.join(spell(one, module) for one in value)}{',' * (len(value) == 1)})"
+        return f"({', '.join(spell(item, module) for item in value)}{',' * (len(value) == 1)})"
     if not is_dataclass(value):
         return repr(value)
     arguments = [

@@ -119,7 +119,7 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None
     if split == FOLDERS:
         return None
     try:
-        pairs = split.items() if isinstance(split, Mapping) else [one.partition("=")[::2] for one in split.split(",")]
+        pairs = split.items() if isinstance(split, Mapping) else [part.partition("=")[::2] for part in split.split(",")]
         shares = {str(name).strip(): Fraction(str(share)) for name, share in pairs}
     except (AttributeError, ValueError, ZeroDivisionError):
         shares = {}
@@ -256,13 +256,13 @@ def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:
     """Return the classes of all splits that have labels. Classes that have a number in a split keep it."""
     named = {split: listing for split, listing in listed.items() if listing.label_classes}
     stated = {split: listing for split, listing in named.items() if listing.numbered_by != "order"}
-    known, problem = _stated_classes(stated)
+    stated_names, problem = _stated_classes(stated)
     numbered = next((split for split in listed if split not in named), None)
     if numbered is not None and (problem or not stated):
-        other = next(iter(stated or named))
+        example = next(iter(stated or named))
         raise LabelError(
             f"{shown_path(src)}: the labels of split {numbered!r} are numbers ({_numbers_of(listed[numbered])}), those "
-            f"of {other!r} are names ({quoted(named[other].label_classes[:2])}), and "
+            f"of {example!r} are names ({quoted(named[example].label_classes[:2])}), and "
             f"{problem or 'no number is stated for a name'}: give the names of all classes by number (--classes, "
             "classes=), or write all labels as names"
         )
@@ -271,8 +271,8 @@ def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:
             f"{shown_path(src)}: {problem}: correct the labels, or give the names of all classes by number (--classes, "
             "classes=)"
         )
-    rest = Classes.sorted(name for listing in named.values() for name in _names_by_number(listing).values())
-    return Classes(dict.fromkeys([*known, *rest]))
+    new = Classes.sorted(name for listing in named.values() for name in _names_by_number(listing).values())
+    return Classes(dict.fromkeys([*stated_names, *new]))
 
 
 def _stated_classes(listed: Mapping[str, Listing]) -> tuple[tuple[str, ...], str]:
@@ -281,9 +281,9 @@ def _stated_classes(listed: Mapping[str, Listing]) -> tuple[tuple[str, ...], str
     numbers: dict[str, tuple[int, str]] = {}  # name -> number and split
     for split, listing in listed.items():
         for number, name in _names_by_number(listing).items():
-            other, first = named.setdefault(number, (name, split))
-            if other != name:
-                return (), f"class {number} is {other!r} in {first!r} and {name!r} in {split!r}"
+            first_name, first = named.setdefault(number, (name, split))
+            if first_name != name:
+                return (), f"class {number} is {first_name!r} in {first!r} and {name!r} in {split!r}"
             same, first = numbers.setdefault(name, (number, split))
             if same != number:
                 return (), f"class {name!r} is number {same} in {first!r} and number {number} in {split!r}"
@@ -313,9 +313,9 @@ def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
     single = [split for split, listing in listed.items() if listing.has_labels and split not in several]
     if not several:
         return dict(listed)
-    if one := next((split for split in single if not listed[split].form.width), None):
+    if example := next((split for split in single if not listed[split].form.width), None):
         raise LabelError(
-            f"{shown_path(src)}: the samples of split {one!r} have one label each, those of {several[0]!r} have a list "
-            "of labels: write the labels of all splits as lists, or of none"
+            f"{shown_path(src)}: the samples of split {example!r} have one label each, those of {several[0]!r} have a "
+            "list of labels: write the labels of all splits as lists, or of none"
         )
     return {split: listing.with_several_labels() if split in single else listing for split, listing in listed.items()}

@@ -61,8 +61,8 @@ class StoredInputs(Inputs):
 
     def batch(self, index: int) -> pa.RecordBatch:
         """Return a batch."""
-        if (known := self._recent.get(index)) is not None:
-            return known
+        if (cached := self._recent.get(index)) is not None:
+            return cached
         start, length, rows, checksum = self._found[index]
         part = self._data[start : start + length]
         if xxhash.xxh3_128_hexdigest(part) != checksum:
@@ -189,7 +189,7 @@ def write(
         },
         "listing": {
             "skipped": listing.skipped,
-            "files": [[str(one.path), one.size, one.mtime_ns] for one in listing.files],
+            "files": [[str(source_file.path), source_file.size, source_file.mtime_ns] for source_file in listing.files],
             "account": _raw_account(listing.account),
             "earlier": None if listing.earlier is None else _raw_account(listing.earlier),
         },

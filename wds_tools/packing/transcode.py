@@ -271,7 +271,7 @@ def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
         new = image_header.probe(encoded)
     except ValueError:
         return kept
-    facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new)]
+    facts = [(header.width, header.height, header.mode, header.orientation) for header in (info, new)]
     if facts[0] != facts[1] or not new.restart or (options.verify_pixels and not _same_pixels(data, encoded)):
         return kept
     return Encoded(new.kind, encoded, new, signature)

@@ -159,15 +159,15 @@ class UnfinishedShards(ShardSet):
             check()
 
     def _complete(self, manifest: Manifest) -> None:
-        known = [entry.first for entry in self.manifest.shards]
-        firsts = [entry.first for entry in manifest.shards[: len(known)]]
-        if not is_source(manifest.source, self.source) or firsts != known:
+        entries = [entry.first for entry in self.manifest.shards]
+        firsts = [entry.first for entry in manifest.shards[: len(entries)]]
+        if not is_source(manifest.source, self.source) or firsts != entries:
             raise StoreError(
                 f"{self.name} was replaced by another dataset while it was open: start again to read that one"
             )
         self._take(manifest)
-        if self.done + manifest.samples - sum(entry.samples for entry in known) < self.inputs:
-            new = range(len(known), len(manifest.shards))
+        if self.done + manifest.samples - sum(entry.samples for entry in entries) < self.inputs:
+            new = range(len(entries), len(manifest.shards))
             self.gaps = np.append(self.gaps, find_gaps(self, new, self.done, self.inputs))
         self.done, self.is_complete = self.inputs, True
         for check in self.checks:

@@ -165,10 +165,10 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if image.signature is None and record.signature is not None and image.data == record.image:
         image = replace(image, signature=record.signature)
     hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
-    if (other := next((name for name in hiding if name in record.fields), None)) is not None:
+    if (hidden := next((name for name in hiding if name in record.fields), None)) is not None:
         raise SourceError(
-            f"would have its image in field {image.kind!r}, and field {other!r} would be taken for it: rename that "
-            f"field, for example to 'mask.{other}', or keep the images (images='keep')"
+            f"would have its image in field {image.kind!r}, and field {hidden!r} would be taken for it: rename that "
+            f"field, for example to 'mask.{hidden}', or keep the images (images='keep')"
         )
     fields = {image.kind: image.data}
     if entry.label is not None:

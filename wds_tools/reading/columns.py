@@ -77,10 +77,10 @@ def with_columns(
     table: pa.Table, index: Index, names: Sequence[str], read: Callable[[Sequence[str]], pa.Table]
 ) -> pa.Table:
     """Return a table with further columns of an index; those that it lacks are null."""
-    known = [name for name in names if name in index.columns]
-    further = read(known) if known else None
+    present = [name for name in names if name in index.columns]
+    further = read(present) if present else None
     for name in names:
-        column = pa.nulls(len(index)) if further is None or name not in known else further[name]
+        column = pa.nulls(len(index)) if further is None or name not in present else further[name]
         table = table.append_column(name, column)
     return table
 

@@ -107,7 +107,7 @@ def joined(parts: Sequence[Sequence[ShardLocation]]) -> Sequence[ShardLocation]:
 def parts_of(locations: Sequence[ShardLocation]) -> Sequence[Sequence[ShardLocation]]:
     """Return the tables and tuples that locations are joined of."""
     if isinstance(locations, JoinedSequence):
-        return [one for part in locations.parts for one in parts_of(part)]
+        return [subpart for part in locations.parts for subpart in parts_of(part)]
     return [locations]
 
 
@@ -133,18 +133,19 @@ def changed(
 ) -> Sequence[ShardLocation]:
     """Return the same shards with other stores, or fewer added shards."""
 
-    def store_of(one: ShardLocation | LocationTable | AddedTable) -> Store:
-        return one.store if stores is None else stores[id(one.store)]
+    def store_of(shards: ShardLocation | LocationTable | AddedTable) -> Store:
+        return shards.store if stores is None else stores[id(shards.store)]
 
     def kept(added: Iterable[Any]) -> tuple[Any, ...]:
-        return tuple(replace(one, store=store_of(one)) for one in added if fields is None or fields & {*one.fields})
+        chosen = (shards for shards in added if fields is None or fields & {*shards.fields})
+        return tuple(replace(shards, store=store_of(shards)) for shards in chosen)
 
     parts: list[Sequence[ShardLocation]] = []
     for part in parts_of(locations):
         if isinstance(part, LocationTable):
             parts.append(LocationTable(store_of(part), part.shards, part.stamp, kept(part.added)))
         else:
-            parts.append(tuple(replace(one, store=store_of(one), added=kept(one.added)) for one in part))
+            parts.append(tuple(replace(shards, store=store_of(shards), added=kept(shards.added)) for shards in part))
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
@@ -152,8 +153,8 @@ def stores_of(locations: Sequence[ShardLocation]) -> list[Store]:
     """Return the stores of locations, each once."""
     stores: list[Store] = []
     for part in parts_of(locations):
-        for one in [part] if isinstance(part, LocationTable) else part:
-            stores += [one.store, *(added.store for added in one.added)]
+        for located in [part] if isinstance(part, LocationTable) else part:
+            stores += [located.store, *(added.store for added in located.added)]
     return list({id(store): store for store in stores}.values())
 
 
@@ -201,7 +202,7 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
         yield
     except (ShardError, StoreError, FileNotFoundError) as error:
         causes = (error, error.__cause__)
-        if any(isinstance(one, ShardError | FileNotFoundError) for one in causes):  # otherwise the storage fails
+        if any(isinstance(cause, ShardError | FileNotFoundError) for cause in causes):  # otherwise the storage fails
             for store in {id(location.store): location.store for location in locations}.values():
                 entries = {location.entry for location in locations if location.store is store}
                 listed = _listed_entries(store, default=entries)

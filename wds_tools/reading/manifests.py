@@ -81,10 +81,10 @@ def additions_of(
     tables = []
     for addition in manifest.additions:
         folder = join(store.folder, addition.folder)
-        other = open_store(folder, remote=remote, for_training=for_training)
+        addition_store = open_store(folder, remote=remote, for_training=for_training)
         path = join(folder, MANIFEST_NAME)
         try:
-            added = read_manifest(other, MANIFEST_NAME, cache)
+            added = read_manifest(addition_store, MANIFEST_NAME, cache)
         except (FileNotFoundError, NotADirectoryError):
             raise NotADatasetError(
                 f"{path} is missing: the fields {', '.join(addition.fields)} were added to this dataset; copy the "
@@ -94,7 +94,7 @@ def additions_of(
             raise NotADatasetError(
                 f"{path} is not the dataset of the fields that were added to {store.folder}: copy the folder again"
             )
-        tables.append(AddedTable(other, added.shards, tuple(added.fields)))
+        tables.append(AddedTable(addition_store, added.shards, tuple(added.fields)))
     return Additions(tables)
 
 
@@ -103,7 +103,7 @@ def locations_of(
 ) -> Sequence[ShardLocation]:
     """Return the locations of the shards of a manifest: as a table, if it is mapped."""
     if isinstance(shards, ShardTable) and all(
-        isinstance(one.shards, ShardTable) and one.shards.has_names_of(shards) for one in added.tables
+        isinstance(table.shards, ShardTable) and table.shards.has_names_of(shards) for table in added.tables
     ):
         return LocationTable(store, shards, stamp, added.tables)
     return tuple(ShardLocation(store, entry, added=added.by_name.get(entry.first.name, ())) for entry in shards)

@@ -90,15 +90,15 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     for folder, names in groupby(map(split_folder, urls), key=itemgetter(0)):
         if folder not in folders:
             folders[folder] = _Folder.opened(folder, remote, cache, for_training=for_training)
-        found = folders[folder]
-        shards = found.shards([file_name for _, file_name in names], totals)
+        opened = folders[folder]
+        shards = opened.shards([file_name for _, file_name in names], totals)
         entries.append(shards)
-        locations.append(locations_of(found.store, shards, found.added))
-    known = [found.manifest for found in folders.values() if found.manifest]
-    combined = _combine(known, joined_shards(entries))
+        locations.append(locations_of(opened.store, shards, opened.added))
+    manifests = [opened.manifest for opened in folders.values() if opened.manifest]
+    combined = _combine(manifests, joined_shards(entries))
     fields = dict(Counter(combined.fields) + totals.fields)
-    images = None if known else totals.images
-    class_lists = [classes_of(found.manifest, folder) for folder, found in folders.items() if found.manifest]
+    images = None if manifests else totals.images
+    class_lists = [classes_of(opened.manifest, folder) for folder, opened in folders.items() if opened.manifest]
     return ShardSet(
         replace(combined, fields=fields, images=images),
         joined_locations(locations),

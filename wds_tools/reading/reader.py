@@ -151,9 +151,9 @@ class Reader:
                     keys.update(dict.fromkeys((added_shard, block) for block in blocks.tolist()))
         return list(keys)
 
-    def added(self, shard: OpenShard, other: int) -> tuple[OpenShard, NDArray[np.int64]]:
+    def added(self, shard: OpenShard, added: int) -> tuple[OpenShard, NDArray[np.int64]]:
         """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none."""
-        return self.shard(other), self._added(shard.number, other)
+        return self.shard(added), self._added(shard.number, added)
 
     def block(self, shard: int, block: int) -> Block:
         """Return a block of a shard."""
@@ -177,12 +177,12 @@ class Reader:
 
         They are verified when they are taken from the iterator, which raises ChecksumError.
         """
-        columns, extents, data = self._following(lambda: self._fetched([self._current(one) for one in columns]))
+        columns, extents, data = self._following(lambda: self._fetched([self._current(stored) for stored in columns]))
         recorder = stages.active_recorder()
         if recorder:
             recorder.add_bytes(sum(int(column.columns.size[column.rows].sum()) for column in columns))
-        rest = iter(data)
-        fetched = [list(itertools.islice(rest, len(part))) for part in extents]
+        contents = iter(data)
+        fetched = [list(itertools.islice(contents, len(part))) for part in extents]
         return [self._verified(*column) for column in zip(columns, extents, fetched, strict=True)]
 
     def _fetched(
@@ -256,9 +256,9 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int, _is_rew
     return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, _spans(index, block))
 
 
-def _rows_of_added(shards: ShardSet, shard: int, other: int) -> NDArray[np.int64]:
+def _rows_of_added(shards: ShardSet, shard: int, added: int) -> NDArray[np.int64]:
     """Return for each sample of a shard its row in a shard with added fields, -1 for none: int64 [samples]."""
-    keys = {key: row for row, key in enumerate(shards.index(other).keys)}
+    keys = {key: row for row, key in enumerate(shards.index(added).keys)}
     return np.array([keys.get(key, -1) for key in shards.index(shard).keys], np.int64)
 
 

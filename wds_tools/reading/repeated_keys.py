@@ -26,9 +26,9 @@ class RepeatedKey:
     shards: tuple[str, str]
 
     def __str__(self) -> str:
-        one, other = self.shards
+        first, second = self.shards
         return (
-            f"key {self.key!r} occurs in {one} and in {other}, and other keys may be repeated too. wds_tools reads "
+            f"key {self.key!r} occurs in {first} and in {second}, and other keys may be repeated too. wds_tools reads "
             "such a dataset, but readers that find samples by key, such as Energon, refuse it: `wds-tools reshard` "
             "writes the same samples with unique keys"
         )
@@ -53,9 +53,12 @@ def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
     second = int(repeated.min())
     first = int(np.flatnonzero(hashes == hashes[second])[0])
     edges = np.cumsum([len(part) for part in parts])
-    one, other = (int(np.searchsorted(edges, sample, side="right")) for sample in (first, second))
-    row = second - (int(edges[other - 1]) if other else 0)
-    return RepeatedKey(shards.index(other, keep=False).keys[row], (shards.shard_name(one), shards.shard_name(other)))
+    first_shard, second_shard = (int(np.searchsorted(edges, sample, side="right")) for sample in (first, second))
+    row = second - (int(edges[second_shard - 1]) if second_shard else 0)
+    return RepeatedKey(
+        shards.index(second_shard, keep=False).keys[row],
+        (shards.shard_name(first_shard), shards.shard_name(second_shard)),
+    )
 
 
 def _hashes(shards: ShardSet, shard: int) -> NDArray[np.uint64]:

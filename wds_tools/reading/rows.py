@@ -143,8 +143,8 @@ class Rows:
         for name, columns in shard.index.fields.items():
             present = columns.offset[rows] != ABSENT
             result.append((StoredColumn(shard, name, columns, rows[present]), present.tolist()))
-        for other, _ in self._reader.shards.added(shard.number):
-            added, rows_of = self._reader.added(shard, other)
+        for added_shard, _ in self._reader.shards.added(shard.number):
+            added, rows_of = self._reader.added(shard, added_shard)
             for name, columns in added.index.fields.items():
                 present = is_present(columns, rows_of[rows])
                 result.append((StoredColumn(added, name, columns, rows_of[rows][present]), present.tolist()))
@@ -199,9 +199,9 @@ class Rows:
         """Return the columns of a field, the shard and rows that have them, and which samples have the field."""
         columns, source, source_rows = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
         if columns is None:
-            for other, fields in self._reader.shards.added(shard.number):
+            for added_shard, fields in self._reader.shards.added(shard.number):
                 if name in fields:
-                    source, rows_of = self._reader.added(shard, other)
+                    source, rows_of = self._reader.added(shard, added_shard)
                     columns, source_rows = source.index.fields.get(name), rows_of[rows]
         present = np.zeros(len(rows), bool) if columns is None else is_present(columns, source_rows)
         return columns, source, source_rows, present

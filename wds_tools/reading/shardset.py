@@ -98,7 +98,7 @@ class ShardSet:
 
     def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
         """Return the shards with fields that were added to a shard: their numbers, and the names of their fields."""
-        return [(other, self._all[other].fields) for other in self._numbers_of_added(shard)]
+        return [(added, self._all[added].fields) for added in self._numbers_of_added(shard)]
 
     def _numbers_of_added(self, shard: int) -> range:
         if not self.has_added or shard >= len(self.locations):
@@ -181,12 +181,12 @@ class ShardSet:
 
     def _go_on(self, entries: Mapping[ShardEntry, ShardEntry]) -> None:
         """Take new entries for old ones."""
-        locations = [replace(one, entry=entries.get(one.entry, one.entry)) for one in self.locations]
+        locations = [replace(old, entry=entries.get(old.entry, old.entry)) for old in self.locations]
         indexes, stamps = self._indexes, self._stamps
         for shard, location in enumerate(self.locations):
             if location.entry in entries:
                 indexes.pop(shard)
-        manifest = replace(self.manifest, shards=tuple(one.entry for one in locations))
+        manifest = replace(self.manifest, shards=tuple(location.entry for location in locations))
         options: dict[str, Any] = {"class_lists": self.class_lists, "array_cache": self.array_cache}
         ShardSet.__init__(self, manifest, locations, name=self.name, **options)
         self._indexes, self._stamps = indexes, stamps
@@ -208,9 +208,9 @@ class ShardSet:
             ChecksumError: It does not match the checksum in the manifest.
             ManifestError: It is invalid, or belongs to another shard.
         """
-        known = self._indexes.get(shard)
-        if known is not None:
-            return known
+        cached = self._indexes.get(shard)
+        if cached is not None:
+            return cached
         index = self._read_index(*self._index_bytes(shard))
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
@@ -260,13 +260,13 @@ class ShardSet:
     def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent], *, machines: int) -> None:
         """Start reading the samples of the first batch on one of several machines, before their blocks."""
         for store, positions in self._by_store(shards):
-            wanted = [extents[position] for position in positions]
-            store.read_samples_ahead(wanted, dataset_bytes=self.manifest.bytes // machines)
+            requested = [extents[position] for position in positions]
+            store.read_samples_ahead(requested, dataset_bytes=self.manifest.bytes // machines)
 
     def read_indexes_ahead(self, shards: Iterable[int], *, wait: bool = True) -> None:
         """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
-        wanted = [index for shard in shards for index in (shard, *self._numbers_of_added(shard))]
-        missing = [shard for shard in wanted if self._indexes.get(shard) is None]
+        requested = [index for shard in shards for index in (shard, *self._numbers_of_added(shard))]
+        missing = [shard for shard in requested if self._indexes.get(shard) is None]
         try:
             self._read_indexes_ahead(missing, wait)
         except RewrittenError as error:

@@ -32,7 +32,7 @@ def stored_samples(shards: ShardSet, shard: int) -> Iterator[StoredSample]:
         TruncatedShardError: The length of the shard is not the one that its manifest records.
         StoreError: The shard or its index cannot be read.
     """
-    added = [_Added(stored_samples(shards, other)) for other, _ in shards.added(shard)]
+    added = [_Added(stored_samples(shards, added_shard)) for added_shard, _ in shards.added(shard)]
     for sample in _own_samples(shards, shard):
         for part in added:
             sample.fields.update(part.fields_of(sample.key))

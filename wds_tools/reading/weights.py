@@ -87,7 +87,7 @@ class WeightFinder:
         """Return the weights of a schedule."""
         argument, given = schedule
         of_class = argument == "classes"
-        values = {number: self._by_class(one) if of_class else list(one) for number, one in given.values.items()}
+        values = {point: self._by_class(value) if of_class else list(value) for point, value in given.values.items()}
         numeric = Schedule(values, given.unit, given.linear)
         for value in values.values():
             self._order.draws(self({argument: value}), ())
@@ -103,7 +103,7 @@ class WeightFinder:
         per_class = weights_by_class(weights, len(numbers), names, samples)
         texts = [names[number] if number < len(names) else str(number) for number in numbers]
         most = per_class.max(initial=0.0) if isinstance(weights, str) else 1.0
-        factors = [float(f"{one / most:.6g}") for one in per_class.tolist()]
+        factors = [float(f"{weight / most:.6g}") for weight in per_class.tolist()]
         return {text: _factor("class_weights", text, factor) for text, factor in zip(texts, factors, strict=True)}
 
     def __call__(self, entries: Entries | None) -> Weights:
@@ -129,8 +129,8 @@ class WeightFinder:
                     by_group[label + 1] *= factor
             balance = part.balance
             if balance is not None:
-                known = min(len(by_group) - 1, len(balance.factors))
-                by_group[1 : known + 1] *= balance.factors[:known]
+                count = min(len(by_group) - 1, len(balance.factors))
+                by_group[1 : count + 1] *= balance.factors[:count]
             of_samples = None if by_sample is None else by_sample.of_dataset(first, last)
             datasets.append(DatasetWeights(phases, by_group, of_samples))
         return Weights(shares, tuple(datasets))
@@ -177,11 +177,11 @@ class WeightFinder:
     def _classes(self, classes: Mapping[str, float]) -> dict[int, float]:
         """Return the factors by class number."""
         names = self._shards.manifest.classes
-        lists = {one.label: one.name for one in self._shards.class_lists}
+        lists = {class_list.label: class_list.name for class_list in self._shards.class_lists}
         if classes and len(lists) > 1:
-            one, other = list(lists.values())[:2]
+            first, other = list(lists.values())[:2]
             raise OptionError(
-                f"classes= names {next(iter(classes))!r}, but {one} and {other} have different classes "
+                f"classes= names {next(iter(classes))!r}, but {first} and {other} have different classes "
                 f"({first_difference(lists)}): join them with `wds-tools merge`, which unites classes by name, or give "
                 "samples= with sample ids"
             )
@@ -189,8 +189,8 @@ class WeightFinder:
         numbers = {str(number): number for number in range(highest + 1)} | {name: n for n, name in enumerate(names)}
         unknown = [name for name in classes if name not in numbers]
         if unknown:
-            known = ", ".join(names) or (f"0 to {highest}" if highest >= 0 else "none: the dataset has no labels")
-            raise OptionError(f"classes= has {unknown[0]!r}; the classes of the dataset are {known}")
+            allowed = ", ".join(names) or (f"0 to {highest}" if highest >= 0 else "none: the dataset has no labels")
+            raise OptionError(f"classes= has {unknown[0]!r}; the classes of the dataset are {allowed}")
         names_by_number = {numbers[name]: name for name in classes}
         for name in classes:
             if (other := names_by_number[numbers[name]]) != name:
@@ -282,11 +282,11 @@ class WeightFinder:
             given = dict[int, Any]()
             for name, value in zip(samples, values, strict=True):
                 ids = by_key.get(name, []) if isinstance(name, str) else [name]
-                if not ids or not all(isinstance(one, int | np.integer) and 0 <= one < stored for one in ids):
+                if not ids or not all(isinstance(item, int | np.integer) and 0 <= item < stored for item in ids):
                     raise OptionError(
                         f"samples= has {name!r}; the dataset has no such key, and the ids 0 to {stored - 1}: remove it"
                     )
-                if (earlier := next((given[one] for one in ids if one in given), None)) is not None:
+                if (earlier := next((given[item] for item in ids if item in given), None)) is not None:
                     raise OptionError(
                         f"samples= has {earlier!r} and {name!r}, which are the same sample: give it one factor"
                     )
@@ -306,7 +306,7 @@ class WeightFinder:
             )
         parts = [factors[start : start + _PART] for start in range(0, stored, _PART)]
         least = [part.min() for part in parts]
-        if not all(one >= 0 for one in least) or not all(part.max() < np.inf for part in parts):
+        if not all(item >= 0 for item in least) or not all(part.max() < np.inf for part in parts):
             wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"

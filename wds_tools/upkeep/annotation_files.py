@@ -131,22 +131,22 @@ def coco_files(images: Iterable[Described], classes: ClassList, split: str, note
         for caption in image.facts.get("captions", ())
     ]
     if captions:
-        numbered = ({"id": number, **one} for number, one in enumerate(captions, 1))
+        numbered = ({"id": number, **entry} for number, entry in enumerate(captions, 1))
         yield f"annotations/captions_{split}.json", _coco_json(described, numbered, None)
 
 
 def _ids(ids: Sequence[Any], what: str, note: Note) -> list[Any]:
-    if all(type(one) in (int, str) for one in ids) and len(set(ids)) == len(ids):
+    if all(type(id_) in (int, str) for id_ in ids) and len(set(ids)) == len(ids):
         return list(ids)
-    if any(one is not None for one in ids):
+    if any(id_ is not None for id_ in ids):
         note(f"ids of {what} are missing or occur twice: they are numbered from 1")
     return list(range(1, len(ids) + 1))
 
 
 def _coco_image(image: Described, image_id: Any) -> bytes:
-    rest = {name: value for name, value in image.facts.items() if name not in ("id", "file_name", *SAMPLE_KEYS)}
+    others = {name: value for name, value in image.facts.items() if name not in ("id", "file_name", *SAMPLE_KEYS)}
     size = {side: image.facts[side] for side in ("width", "height")}
-    return _json({"id": image_id, "file_name": image.name, **size, **_own_names(rest, SAMPLE_KEYS)})
+    return _json({"id": image_id, "file_name": image.name, **size, **_own_names(others, SAMPLE_KEYS)})
 
 
 def _own_names(attributes: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _own_names(attributes: Mapping[str, Any], ours: Sequence[str]) -> dict[str, 
 
 def _coco_object(item: Object, object_id: Any, image_id: Any, category_id: int) -> dict[str, Any]:
     left, top, right, bottom = item["box"]
-    rest = {name: value for name, value in item.items() if name not in ("id", *OBJECT_KEYS)}
+    others = {name: value for name, value in item.items() if name not in ("id", *OBJECT_KEYS)}
     made = {
         "id": object_id,
         "image_id": image_id,
@@ -174,7 +174,7 @@ def _coco_object(item: Object, object_id: Any, image_id: Any, category_id: int) 
         full = [_with_visibility(point) for point in points]
         made["keypoints"] = [value for point in full for value in point]
         made["num_keypoints"] = sum(point[2] > 0 for point in full)
-    own = _own_names(rest, OBJECT_KEYS)
+    own = _own_names(others, OBJECT_KEYS)
     return made | {name: own[name] for name in own if name not in made or name in ("area", "num_keypoints")}
 
 

@@ -20,7 +20,7 @@ class ChangedField(NamedTuple):
     name: str
     offset: int
     size: int
-    found: int
+    actual: int
     stated: int
 
 

@@ -39,7 +39,7 @@ class ContentCheck:
         labels = index.fields.get(self._label.field or "") if self._label else None
         facts = index.fields.get(PLACE.partition(":")[0]) if self._objects else None
         self._facts = (
-            {} if facts is None else {one: row for row, one in enumerate(facts.offset.tolist()) if one != ABSENT}
+            {} if facts is None else {start: row for row, start in enumerate(facts.offset.tolist()) if start != ABSENT}
         )
         rows = [] if labels is None else np.flatnonzero(labels.offset != ABSENT).tolist()
         self._labels = {} if labels is None else {int(labels.offset[row]): row for row in rows}

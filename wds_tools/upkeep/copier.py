@@ -214,13 +214,13 @@ class _Copy:
             return
         if not self.folder.is_dir():
             raise DestinationError(f"{self.folder} is not a folder; choose another DST")
-        known = self._read(self.folder / MANIFEST_NAME)
-        if known is None:
-            known = self._read(self._work / MANIFEST_NAME)
+        earlier = self._read(self.folder / MANIFEST_NAME)
+        if earlier is None:
+            earlier = self._read(self._work / MANIFEST_NAME)
         names = {path.name for path in self.folder.iterdir()} - {COPY_NAME}
-        if known is None and names:
+        if earlier is None and names:
             raise DestinationError(f"{self.folder} contains {min(names)}, and is not a copy: choose another folder")
-        if known is not None and known != self._manifest:
+        if earlier is not None and earlier != self._manifest:
             raise DestinationError(
                 f"{self.folder} is a copy of another dataset, or of another version of this one: choose another "
                 "folder, or remove it"

@@ -201,7 +201,9 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
         names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
         raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
     lists = {
-        place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in removed.fields
+        place: classes
+        for place, classes in old.field_classes.items()
+        if LabelSource.parse(place).field not in removed.fields
     }
     with write_errors(folder, "the dataset is unchanged"):
         _write_additions(path, [addition for addition in old.additions if addition is not removed], lists)
@@ -285,9 +287,9 @@ class _Work:
                 f"add-fields {self.folder.parent} --remove {name}`"
             )
         self._shards = [entry.first.name for entry in manifest.shards]
-        known = {MANIFEST_NAME, *self._shards, *map(index_name, self._shards)}
+        ours = {MANIFEST_NAME, *self._shards, *map(index_name, self._shards)}
         self.folder.mkdir(exist_ok=True)
-        strange = sorted(path.name for path in self.folder.iterdir() if path.name not in known and path.name[0] != ".")
+        strange = sorted(path.name for path in self.folder.iterdir() if path.name not in ours and path.name[0] != ".")
         if strange:
             self._shards = []
             raise DestinationError(f"{self.folder} contains {strange[0]}: choose another name for the new fields")
@@ -332,9 +334,9 @@ class _Run:
         hashes, shard_of = self._keys()
         with self._bar("reading", self.shards.manifest.samples if total is None else total) as bar:
             while batch := list(islice(records, _BATCH)):
-                wanted = _hashes(key for key, _ in batch)
-                at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-                is_known = hashes[at] == wanted
+                key_hashes = _hashes(key for key, _ in batch)
+                at = np.minimum(np.searchsorted(hashes, key_hashes), len(hashes) - 1)
+                is_known = hashes[at] == key_hashes
                 for record, shard, is_match in zip(batch, shard_of[at].tolist(), is_known.tolist(), strict=True):
                     self._add(record, shard if is_match else None)
                 bar.update(len(batch))

@@ -212,9 +212,9 @@ def _fields_of(
 
 def _field_of(column: str, kind: Any) -> str:
     """Return the field of a column: its own name if that has an extension, otherwise one for the type of the values."""
-    known = field_name(column)
-    if known is not None:
-        return known
+    field = field_name(column)
+    if field is not None:
+        return field
     if kind is None or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return f"{plain_name(column)}.txt"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -307,8 +307,8 @@ def spooled_records(folder: Path, shard: int) -> Iterator[KeyedFields]:
             position += _LENGTH.size
             words.append(bytes(data[position : position + length]))
             position += length
-        key, rest = words[0].decode("utf-8", "surrogatepass"), words[1:]
-        yield key, {name.decode(): value for name, value in zip(rest[::2], rest[1::2], strict=True)}
+        key, others = words[0].decode("utf-8", "surrogatepass"), words[1:]
+        yield key, {name.decode(): value for name, value in zip(others[::2], others[1::2], strict=True)}
 
 
 def _spool_file(folder: Path, shard: int) -> Path:

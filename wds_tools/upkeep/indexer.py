@@ -207,9 +207,9 @@ def _open(options: IndexOptions) -> list[_Job]:
     name, jobs = manifests.checked_name(options.manifest), []
     for folder, shards in open_folders(patterns, RemoteOptions.of(storage_options=options.storage_options)):
         old = _old_manifest(folder, name, shards)
-        known = old.label if old is not None else None
+        recorded = old.label if old is not None else None
         files = _with_other_manifests(folder, name, [_files_beside(folder, shard) for shard in shards])
-        jobs.append(_Job(folder, shards, files, name, old, options.label or known))
+        jobs.append(_Job(folder, shards, files, name, old, options.label or recorded))
     return jobs
 
 

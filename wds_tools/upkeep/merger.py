@@ -297,14 +297,14 @@ class _United(NamedTuple):
         numbers = self.numbers[dataset]
         if numbers is None:
             return None
-        known = label != NO_LABEL
-        if known.any() and not 0 <= int(label[known].min()) <= int(label[known].max()) < len(numbers):
+        has_label = label != NO_LABEL
+        if has_label.any() and not 0 <= int(label[has_label].min()) <= int(label[has_label].max()) < len(numbers):
             raise LabelError(
-                f"{name} has labels from {label[known].min()} to {label[known].max()}, but its manifest names "
+                f"{name} has labels from {label[has_label].min()} to {label[has_label].max()}, but its manifest names "
                 f"{len(numbers)} classes, so the others cannot be matched by name: name all classes in the manifest, "
                 "then `wds-tools reseal`"
             )
-        return np.where(known, numbers[np.where(known, label, 0)], label)
+        return np.where(has_label, numbers[np.where(has_label, label, 0)], label)
 
 
 def _unite_classes(sets: Sequence[ShardSet]) -> _United:
@@ -316,25 +316,25 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
                 "name each dataset separately"
             )
     several = [shards for shards in sets if LABELS in shards.manifest.fields]
-    if several and (other := next((shards for shards in sets if LABELS not in shards.manifest.fields), None)):
+    if several and (without := next((shards for shards in sets if LABELS not in shards.manifest.fields), None)):
         raise LabelError(
-            f"the samples of {several[0].name} have several labels each, those of {other.name} do not: merge datasets "
-            "that are labelled in the same way"
+            f"the samples of {several[0].name} have several labels each, those of {without.name} do not: merge "
+            "datasets that are labelled in the same way"
         )
     check_same([classes for shards in sets for classes in shards.class_lists])
     labelled = [shards for shards in sets if shards.manifest.has_labels or shards.manifest.classes]
     named = [shards for shards in labelled if shards.manifest.classes]
     if named and len(named) < len(labelled):
-        other = next(shards for shards in labelled if not shards.manifest.classes)
+        without = next(shards for shards in labelled if not shards.manifest.classes)
         raise LabelError(
-            f"{other.name} has labels without class names, {named[0].name} names {len(named[0].manifest.classes)} "
+            f"{without.name} has labels without class names, {named[0].name} names {len(named[0].manifest.classes)} "
             "classes, so they cannot be matched by name: add the names to `classes` in its manifest.json, then run "
             "`wds-tools reseal`"
         )
     if labelled and len(labelled) < len(sets):
-        other = next(shards for shards in sets if shards not in labelled)
+        without = next(shards for shards in sets if shards not in labelled)
         raise LabelError(
-            f"{other.name} has no labels, {labelled[0].name} has: merge datasets that are labelled in the same way"
+            f"{without.name} has no labels, {labelled[0].name} has: merge datasets that are labelled in the same way"
         )
     union, numbers = Classes(), list[NDArray[np.int64] | None]()
     for shards in sets:

@@ -142,7 +142,7 @@ class _Run:
         has_image = (image_columns(index)[1] >= 0) & (index.width > 0)
         old: list[Signature | None]
         old = self._signatures(shard) if has_signatures(index.columns) else [None] * len(index)
-        missing = has_image & np.array([one is None for one in old], bool)
+        missing = has_image & np.array([signature is None for signature in old], bool)
         if not missing.any() and entry.index.endswith(_NEW):  # the manifest was written, and then a run was killed
             return entry
         self.kept += int(has_image.sum() - missing.sum())
@@ -203,11 +203,11 @@ class _Run:
             name = next((name for name in IMAGE_FIELDS if name in sample.fields), None)
             yield b"" if name is None else bytes(sample.fields[name])
 
-    def _result(self, one: Future[Signature | None] | Signature | None) -> Signature | None:
-        if not isinstance(one, Future):
-            return one
+    def _result(self, signature: Future[Signature | None] | Signature | None) -> Signature | None:
+        if not isinstance(signature, Future):
+            return signature
         self.bar.advance(1, 0)
-        return one.result()
+        return signature.result()
 
 
 def _sign(image: bytes) -> Signature | None:

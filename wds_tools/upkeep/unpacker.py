@@ -121,32 +121,34 @@ def unpack(
     shards = open_shards(
         dataset, remote=RemoteOptions.of(None, 1, storage_options=storage_options)
     )  # no cache, as every byte is read only once
-    wanted = _wanted(shards, fields)
+    requested = _wanted(shards, fields)
     _check_not_dataset(shards, dst)
     if not overwrite:
         _check_empty(dst)
     report = UnpackReport(dst)
     show = shows_progress(progress)
     total = shards.manifest.samples
-    _check_names(shards, wanted, layout, progress)
+    _check_names(shards, requested, layout, progress)
     advice = "the files so far are kept: fix the cause, then run the same command again to continue"
     with (
         write_errors(dst, advice),
-        RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder,
+        RestoreFolder(report.dst, plan=_plan(shards, requested, layout), overwrite=overwrite) as folder,
     ):
         with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
             has_numbers = False
             for shard in range(len(shards.locations)):
                 for sample in _with_indexed_labels(shards, shard):
-                    has_numbers |= _restore(folder, sample, wanted, layout, report)
+                    has_numbers |= _restore(folder, sample, requested, layout, report)
                     bar.update()
-            _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
+            _put_class_lists(folder, shards.manifest, requested, report, has_numbers=has_numbers)
         os.sync()  # once at the end: an fsync for each of a million files would take hours
     report.seconds = time.monotonic() - started
     return report
 
 
-def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout, progress: bool | None) -> None:
+def _check_names(
+    shards: ShardSet, requested: frozenset[str] | None, layout: UnpackLayout, progress: bool | None
+) -> None:
     """Refuse files of one name for two samples, before any file is written.
 
     Names follow from the indexes and, in layout "paths", from the field ``json``. At a URL, this field would take a
@@ -156,12 +158,12 @@ def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: Unpack
         return
     hashes = array("Q")  # one number for each file, instead of its name
     for shard in phase_bar("checking names", range(len(shards.locations)), progress=progress):
-        hashes.extend(xxh3_64_intdigest(path) for _, path in _names(shards, shard, wanted, layout))
+        hashes.extend(xxh3_64_intdigest(path) for _, path in _names(shards, shard, requested, layout))
     values, counts = np.unique(np.frombuffer(hashes, np.uint64), return_counts=True)
     repeated = {*values[counts > 1].tolist()}
     seen: set[bytes] = set()
     for shard in range(len(shards.locations)) if repeated else ():
-        for sample, path in _names(shards, shard, wanted, layout):
+        for sample, path in _names(shards, shard, requested, layout):
             if path in seen:
                 with _named(sample):
                     raise written_twice(os.fsdecode(path))
@@ -170,13 +172,13 @@ def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: Unpack
 
 
 def _names(
-    shards: ShardSet, shard: int, wanted: frozenset[str] | None, layout: UnpackLayout
+    shards: ShardSet, shard: int, requested: frozenset[str] | None, layout: UnpackLayout
 ) -> Iterator[tuple[StoredSample, bytes]]:
     """Yield the path of each file of a shard, with its sample, of whose fields only ``json`` is read."""
     shard_name, keys = shards.shard_name(shard), shards.index(shard).keys
     samples = [StoredSample(shard_name, key, {}) for key in keys]
     by_key = dict(zip(keys, samples, strict=True))
-    for part in (shard, *(other for other, _ in shards.added(shard))):
+    for part in (shard, *(added for added, _ in shards.added(shard))):
         index = shards.index(part)
         rows = samples if part == shard else [by_key[key] for key in index.keys]
         for name, columns in index.fields.items():
@@ -191,7 +193,7 @@ def _names(
                 rows[row].fields[name] = content
     for sample in samples:
         with _named(sample):
-            yield from ((sample, b"/".join(check_path(path))) for path, _ in files_of(sample, wanted, layout))
+            yield from ((sample, b"/".join(check_path(path))) for path, _ in files_of(sample, requested, layout))
 
 
 @contextmanager
@@ -204,12 +206,12 @@ def _named(sample: StoredSample) -> Iterator[None]:
         raise
 
 
-def _plan(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout) -> bytes:
+def _plan(shards: ShardSet, requested: frozenset[str] | None, layout: UnpackLayout) -> bytes:
     """Return what determines the files: the content of the dataset, with added fields, and the options."""
     manifest = shards.manifest
     plan = {
         "dataset": [manifest.fingerprint, *(addition.fingerprint for addition in manifest.additions)],
-        "fields": None if wanted is None else sorted(wanted),
+        "fields": None if requested is None else sorted(requested),
         "layout": layout,
     }
     return json.dumps(plan).encode()
@@ -227,7 +229,7 @@ def _with_indexed_labels(shards: ShardSet, shard: int) -> Iterator[StoredSample]
 def _put_class_lists(
     folder: RestoreFolder,
     manifest: Manifest,
-    wanted: frozenset[str] | None,
+    requested: frozenset[str] | None,
     report: UnpackReport,
     *,
     has_numbers: bool,
@@ -236,7 +238,7 @@ def _put_class_lists(
     lists = {
         place: classes
         for place, classes in manifest.field_classes.items()
-        if wanted is None or LabelSource.parse(place).field in wanted
+        if requested is None or LabelSource.parse(place).field in requested
     }
     if has_numbers and manifest.classes:
         lists[LABEL_PLACE] = ClassList(tuple(manifest.classes))
@@ -249,14 +251,14 @@ def _put_class_lists(
 def _restore(
     folder: RestoreFolder,
     sample: StoredSample,
-    wanted: frozenset[str] | None,
+    requested: frozenset[str] | None,
     layout: UnpackLayout,
     report: UnpackReport,
 ) -> bool:
     """Write the files of one sample; return whether its class number is one of them."""
     has_number = False
     with _named(sample):
-        for path, data in files_of(sample, wanted, layout):
+        for path, data in files_of(sample, requested, layout):
             has_number |= path.endswith(f".{LABEL_PLACE}")
             if folder.put(path, data):
                 report.written += 1
@@ -268,7 +270,7 @@ def _restore(
 
 
 def files_of(
-    sample: StoredSample, wanted: frozenset[str] | None, layout: UnpackLayout
+    sample: StoredSample, requested: frozenset[str] | None, layout: UnpackLayout
 ) -> Iterator[tuple[str, memoryview]]:
     """Yield (path, content) of the files of a sample.
 
@@ -281,18 +283,18 @@ def files_of(
         folder = sample.shard.rpartition("/")[2].removesuffix(".tar")
         base = f"{folder}/{sample.key}" if layout == "shards" else sample.key
         for name, data in sample.fields.items():
-            if wanted is None or name in wanted or (name == image and "image" in wanted):
+            if requested is None or name in requested or (name == image and "image" in requested):
                 yield f"{base}.{name}", data
         return
     path = str(facts["path"])
     check_path(path)  # before an extension is added, which would make "" and "a/" valid names
     implied = _implied_by_path(facts)
     for name, data in sample.fields.items():
-        if name == image and (wanted is None or name in wanted or "image" in wanted):
+        if name == image and (requested is None or name in requested or "image" in requested):
             # A path such as a.h5#3 names a record, not a file, and gets the extension of the image.
             # Raw pixels, which are npy, are not what the extension of the path states.
             yield path if path.lower().endswith(_IMAGE_EXTENSIONS) and name != "npy" else f"{path}.{name}", data
-        elif name != image and (name not in implied if wanted is None else name in wanted):
+        elif name != image and (name not in implied if requested is None else name in requested):
             yield f"{path}.{name}", data
 
 
@@ -334,11 +336,11 @@ def _check_empty(dst: Path) -> None:
 def _wanted(shards: ShardSet, fields: Sequence[str] | None) -> frozenset[str] | None:
     if fields is None:
         return None
-    known = set(shards.manifest.all_fields)
-    missing = sorted(set(fields) - known - ({"image"} if known & set(IMAGE_FIELDS) else set()))
+    available = set(shards.manifest.all_fields)
+    missing = sorted(set(fields) - available - ({"image"} if available & set(IMAGE_FIELDS) else set()))
     if missing or not fields:
         raise MissingFieldError(
             f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing)) or 'such fields'}; it has "
-            f"{', '.join(sorted(known))}, and image for the image of a sample, whatever its type"
+            f"{', '.join(sorted(available))}, and image for the image of a sample, whatever its type"
         )
     return frozenset(fields)

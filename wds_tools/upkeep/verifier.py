@@ -242,8 +242,8 @@ def _add_part(shards: ShardSet, addition: Addition, part: VerifyReport, report: 
         return
     for shard in range(len(shards.locations)):
         keys = set(shards.index(shard, keep=False).keys)
-        for other, fields in shards.added(shard):
-            strange = set(shards.index(other, keep=False).keys) - keys
+        for added, fields in shards.added(shard):
+            strange = set(shards.index(added, keep=False).keys) - keys
             if strange and set(fields) == addition.fields.keys():
                 name = f"{addition.folder}/{shards.manifest.shards[shard].name}"
                 reason = "no sample of the dataset has this key, to which fields were added"
@@ -338,7 +338,7 @@ def _check_bytes(
         damages.append(Damage(name, None, None, None, reason))
     for field_ in checksums.changed_fields():
         reason = (
-            f"the XXH3-64 of its {field_.size:,} bytes is {field_.found:016x}, its index states {field_.stated:016x}"
+            f"the XXH3-64 of its {field_.size:,} bytes is {field_.actual:016x}, its index states {field_.stated:016x}"
         )
         damages.append(Damage(name, field_.key, field_.name, field_.offset, reason))
     damages += members

@@ -85,10 +85,11 @@ class _Letterbox(torch.nn.Module):
         sides = inputs[0].shape[-2:]
         ratio = min(length / side for length, side in zip(self._shape, sides, strict=True))
         size = [min(math.ceil(side * ratio), length) for length, side in zip(self._shape, sides, strict=True)]
-        rest = [length - side for length, side in zip(self._shape, size, strict=True)]
-        top, left = rest[0] // 2, rest[1] // 2
-        padding = [left, top, rest[1] - left, rest[0] - top]
-        moved = [functional.pad(functional.resize(one, size, antialias=True), padding, self._fill) for one in inputs]
+        margins = [length - side for length, side in zip(self._shape, size, strict=True)]
+        top, left = margins[0] // 2, margins[1] // 2
+        padding = [left, top, margins[1] - left, margins[0] - top]
+        resized = (functional.resize(value, size, antialias=True) for value in inputs)
+        moved = [functional.pad(value, padding, self._fill) for value in resized]
         return moved[0] if len(moved) == 1 else tuple(moved)
 
 

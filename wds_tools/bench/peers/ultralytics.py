@@ -22,8 +22,8 @@ def prepare(setup: Setup) -> None:
         path = Path(setup.tree) / name
         height, width = decode_rgb(path.read_bytes()).shape[1:]
         link, label = _path(setup, "images", name), _path(setup, "labels", name).with_suffix(".txt")
-        for one in (link, label):
-            one.parent.mkdir(parents=True, exist_ok=True)
+        for file in (link, label):
+            file.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
         rows = [((x + w / 2) / width, (y + h / 2) / height, w / width, h / height) for x, y, w, h in boxes]
         label.write_text("".join(f"0 {' '.join(map(str, row))}\n" for row in rows))

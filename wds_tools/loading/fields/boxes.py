@@ -258,7 +258,7 @@ def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> t
         around = frame.warp.move(np.stack([x, y], axis=2), rows // frame.tiles, 0)
         moved = np.stack([around.min(axis=1), around.max(axis=1)], axis=1)
     clipped = np.clip(moved, 0, regions.output_size[rows, None, ::-1])
-    area, visible = ((one[:, 1] - one[:, 0]).prod(axis=1) for one in (corners, clipped))
+    area, visible = ((ends[:, 1] - ends[:, 0]).prod(axis=1) for ends in (corners, clipped))
     return clipped.reshape(-1, 4), visible / np.maximum(area, 1e-16)
 
 

@@ -78,7 +78,7 @@ def number_array(values: list[Any]) -> NDArray[Any] | None:
         return None
     if array.dtype.kind in "uf" and (np.abs(array) >= 2.0**63).any():
         items = np.array(values, dtype=object).flat
-        if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in items):
+        if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
             return None
     return array
 

@@ -113,7 +113,7 @@ class Frames(FieldSpec):
         elif shape is not None:
             buffer = np.empty((len(files), 3, *shape.tolist()), np.uint8)
         encoded = ImageFiles.of_headers(files, infos)
-        repeated = [one.repeated(counts) for one in regions]
+        repeated = [region.repeated(counts) for region in regions]
         (images,) = render_files(encoded, repeated, [buffer], lambda k: part.naming(rows[k], flat[k]))
         if out is not None:
             return None

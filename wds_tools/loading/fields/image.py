@@ -303,7 +303,7 @@ def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
             return list(buffer)
         nothing = np.empty((3, 0, 0), np.uint8)  # the second output of a sample without one
         pairs = zip(buffer, regions.frame.shares.tolist(), strict=True)
-        return [one for row, share in pairs for one in (row, np.empty_like(row) if share < 1 else nothing)]
+        return [array for row, share in pairs for array in (row, np.empty_like(row) if share < 1 else nothing)]
     tiles = regions.frame.tiles if regions.frame else 1
     return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
 

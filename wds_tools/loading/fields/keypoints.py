@@ -80,7 +80,7 @@ class Keypoints(AtPath):
         if self.flip_index is not None or (self.field, self.path) != ("json", "objects.keypoints"):
             return self
         lists = [dataset.fields[PLACE] for dataset in shards.class_lists if PLACE in dataset.fields]
-        return replace(self, flip_index=flip_index_of(text for one in lists for text in one.attributes))
+        return replace(self, flip_index=flip_index_of(text for class_list in lists for text in class_list.attributes))
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
@@ -131,8 +131,8 @@ class Keypoints(AtPath):
         for i, value in enumerate(self.values(part)):
             points = self.as_array(part, i, value)
             if self.numbers is not None and points.ndim:
-                count, rest = divmod(points.shape[-1], self.numbers)
-                if rest:
+                count, remainder = divmod(points.shape[-1], self.numbers)
+                if remainder:
                     actual = f"an array of shape {points.shape}"
                     raise self.invalid(part, i, actual, f"lists of {self.numbers} numbers for each point (numbers=)")
                 points = points.reshape(*points.shape[:-1], count, self.numbers)
@@ -155,4 +155,4 @@ def _moved(points: Floats, regions: Regions, i: int) -> Floats:
 
 def _joined(points: list[Floats]) -> Floats:
     """Return the points of several images as those of one."""
-    return np.concatenate([one for one in points if one.size] or points[:1])
+    return np.concatenate([array for array in points if array.size] or points[:1])

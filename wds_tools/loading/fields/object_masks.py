@@ -73,7 +73,7 @@ class ObjectMasks(AtPath):
                     self._masks(sources, i, of_image, regions, sizes[i].tolist(), outputs[i].tolist())
                     for i, of_image in enumerate(kept)
                 ]
-            views.append([torch.from_numpy(one.view(np.uint8)) for one in column.joined(part, masks, np.concatenate)])
+            views.append([torch.from_numpy(mask.view(np.uint8)) for mask in column.joined(part, masks, np.concatenate)])
         return column.by_sample(views)
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
@@ -113,8 +113,9 @@ class ObjectMasks(AtPath):
             raise self.invalid(part, i, actual, f"{_MAX_BYTES:,} bytes: use a smaller view, or Polygons")
         masks = np.zeros((len(objects), *output), np.bool_)
         stored = stored_outlines(self, part, i, [item.get("polygons", []) for item in objects])
-        pairs = [(mask, one) for mask, of in zip(masks, shown_outlines(stored, regions, i), strict=True) for one in of]
-        fill([mask for mask, _ in pairs], [one for _, one in pairs])
+        shown = zip(masks, shown_outlines(stored, regions, i), strict=True)
+        pairs = [(mask, outline) for mask, outlines in shown for outline in outlines]
+        fill([mask for mask, _ in pairs], [outline for _, outline in pairs])
         for mask, item in zip(masks, objects, strict=True):
             if "polygons" not in item:
                 mask[...] = _shown(self._decoded(part, i, item["rle"], size), regions, i)

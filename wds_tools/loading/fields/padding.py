@@ -165,7 +165,7 @@ def positions_of(sizes: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tenso
 def join_padded(parts: Sequence[Any]) -> Padded:
     """Return the parts of a batch, `Padded` or arrays of samples that need no padding, as one."""
     padding = next(part.padding for part in parts if isinstance(part, Padded))
-    return Padded([one for part in parts for one in (part.values if isinstance(part, Padded) else part)], padding)
+    return Padded([value for part in parts for value in (part.values if isinstance(part, Padded) else part)], padding)
 
 
 def write_padded(values: Sequence[torch.Tensor], out: torch.Tensor, padding: Padding) -> None:
@@ -202,8 +202,8 @@ def mask_of(sizes: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
         return torch.arange(padded.shape[1], device=sizes.device) < sizes
     if sizes.device.type == "cpu":  # faster than comparing each pixel
         mask = np.zeros((len(sizes), *padded.shape[-2:]), np.bool_)
-        for one, (height, width) in zip(mask, sizes.tolist(), strict=True):
-            one[:height, :width] = True
+        for row, (height, width) in zip(mask, sizes.tolist(), strict=True):
+            row[:height, :width] = True
         return torch.from_numpy(mask)
     rows, columns = (torch.arange(length, device=sizes.device) for length in padded.shape[-2:])
     return (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None, :]
@@ -220,8 +220,8 @@ def fitted(value: torch.Tensor, padding: Padding, error: Callable[[str], Excepti
         remedy = f"has length {actual[0]}, but pad=Pad(size={size[0]}): increase size=, or use truncate=True"
     else:
         remedy = (
-            f"is {actual[1]}x{actual[0]}, but pad=Pad(size=({size[0]}, {size[1]})), height and width: increase size=, or "
-            "use a view that gives smaller images"
+            f"is {actual[1]}x{actual[0]}, but pad=Pad(size=({size[0]}, {size[1]})), height and width: increase size=, "
+            "or use a view that gives smaller images"
         )
     raise error(remedy)
 

@@ -152,7 +152,7 @@ def chained(lists: list[list[Any]]) -> list[Any]:
 def as_tensor(value: Any) -> Any:
     """Return a list of numbers as a tensor, even inside a mapping, and any other value unchanged."""
     if isinstance(value, Mapping):
-        return {key: as_tensor(one) for key, one in value.items()}
+        return {key: as_tensor(item) for key, item in value.items()}
     if not isinstance(value, list):
         return value
     try:

@@ -116,7 +116,7 @@ class Field(AtPath):
         views = []
         for view in range(len(column.regions(part))):
             entries = kept_entries(self, part, column, view, values)
-            views.append([as_tensor(one) for one in column.joined(part, entries, chained)])
+            views.append([as_tensor(entry) for entry in column.joined(part, entries, chained)])
         return column.by_sample(views)
 
     def _check_classes(self, part: Part, values: list[Any], count: int) -> None:
@@ -244,11 +244,11 @@ class MultiHot(AtPath):
         rows = []
         for i, value in enumerate(self.values(part)):
             row = torch.zeros(count)
-            for one in _flattened(value):
-                number = numbers.get(one) if isinstance(one, str) else one
+            for label in _flattened(value):
+                number = numbers.get(label) if isinstance(label, str) else label
                 if type(number) is not int or not 0 <= number < count:
                     allowed = f"class numbers from 0 to {count - 1}{', and class names' if names else ''}"
-                    raise self.invalid(part, i, f"the label {str(one)[:40]!r}", allowed)
+                    raise self.invalid(part, i, f"the label {str(label)[:40]!r}", allowed)
                 row[number] = 1
             rows.append(row)
         return rows
@@ -256,4 +256,4 @@ class MultiHot(AtPath):
 
 def _flattened(value: Any) -> list[Any]:
     """Return the elements of a list and of the lists in it; a single value is a list of one."""
-    return [one for part in value for one in _flattened(part)] if isinstance(value, list) else [value]
+    return [item for part in value for item in _flattened(part)] if isinstance(value, list) else [value]

@@ -64,7 +64,7 @@ class Polygons(AtPath):
         for view, regions in enumerate(column.regions(part)):
             shown = [shown_outlines(objects, regions, i) for i, objects in enumerate(stored)]
             kept = kept_entries(self, part, column, view, shown)
-            outlines = [[[_tensor(one) for one in outlines] for outlines in objects] for objects in kept]
+            outlines = [[[_tensor(outline) for outline in outlines] for outlines in objects] for objects in kept]
             views.append(column.joined(part, outlines, chained))
         return column.by_sample(views)
 
@@ -79,8 +79,8 @@ def stored_outlines(spec: AtPath, part: Part, i: int, value: Any) -> list[list[F
             numbers = np.array([*chain.from_iterable(flat)], np.float64)
             counts = np.array([len(outline) for outline in flat], np.int64)
             if numbers.ndim == 1 and not (counts % 2).any() and np.isfinite(numbers).all():
-                rest = iter(split_outlines(numbers.reshape(-1, 2), np.cumsum(counts // 2)))
-                return [[*islice(rest, len(outlines))] for outlines in value]
+                remaining = iter(split_outlines(numbers.reshape(-1, 2), np.cumsum(counts // 2)))
+                return [[*islice(remaining, len(outlines))] for outlines in value]
     objects = []
     for outlines in value:
         arrays = [spec.as_array(part, i, outline) for outline in outlines]

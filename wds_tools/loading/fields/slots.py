@@ -47,8 +47,8 @@ def column_spec(value: Any, *, channels_last: bool = False) -> ColumnSpec:
     """Return what slots hold for a column, from the value of one sample."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(tuple(value.shape), value.dtype, channels_last)
-    if isinstance(value, list) and value and all(isinstance(one, torch.Tensor) for one in value):
-        return tuple(TensorSpec(tuple(one.shape), one.dtype, channels_last) for one in value)
+    if isinstance(value, list) and value and all(isinstance(item, torch.Tensor) for item in value):
+        return tuple(TensorSpec(tuple(item.shape), item.dtype, channels_last) for item in value)
     return None
 
 
@@ -70,9 +70,9 @@ class SlotLayout:
 
     def by_column(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | list[torch.Tensor] | None]:
         """Return the tensor or tensors of each column, None for a column that is not in slots."""
-        rest = iter(tensors)
+        remaining = iter(tensors)
         return [
-            [next(rest) for _ in column] if isinstance(column, tuple) else next(rest) if column else None
+            [next(remaining) for _ in column] if isinstance(column, tuple) else next(remaining) if column else None
             for column in self.columns
         ]
 
@@ -80,8 +80,8 @@ class SlotLayout:
         """Return the values of a batch, where ``function`` replaces each None by the result for its tensors."""
         of_column = [*self.by_column(tensors), *[None] * len(values)]
         return [
-            map_tensors(function, held) if value is None else value
-            for value, held in zip(values, of_column, strict=False)
+            map_tensors(function, in_slot) if value is None else value
+            for value, in_slot in zip(values, of_column, strict=False)
         ]
 
     def join(
@@ -99,10 +99,10 @@ class SlotLayout:
         ]
         by_column = self.by_column(tensors()) if mixed else []
         for index in mixed:
-            held = by_column[index]
+            in_slot = by_column[index]
             for part, part_rows in zip(parts, rows, strict=True):
                 if part[index] is None:
-                    copied = map_tensors(lambda tensor: tensor[[*part_rows]], held)  # noqa: B023
+                    copied = map_tensors(lambda tensor: tensor[[*part_rows]], in_slot)  # noqa: B023
                     part[index] = stack_values(samples_of_tensors(copied))
         return join_parts(parts)
 
@@ -130,6 +130,6 @@ def _listed(column: ColumnSpec) -> tuple[TensorSpec, ...]:
     return column if isinstance(column, tuple) else (column,) if column else ()
 
 
-def samples_of_tensors(held: torch.Tensor | list[torch.Tensor]) -> list[Any]:
+def samples_of_tensors(tensors: torch.Tensor | list[torch.Tensor]) -> list[Any]:
     """Return the value of each sample: a row of the tensor, or a list with a row of each tensor."""
-    return list(held) if isinstance(held, torch.Tensor) else [list(rows) for rows in zip(*held, strict=True)]
+    return list(tensors) if isinstance(tensors, torch.Tensor) else [list(rows) for rows in zip(*tensors, strict=True)]

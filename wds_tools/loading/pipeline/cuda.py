@@ -146,4 +146,4 @@ def copy_to_device(values: list[Any], device: torch.device) -> list[Any]:
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, non_blocking=device.type == "xpu")
 
-    return [map_tensors(copy, value, others=lambda one: one.to(device)) for value in values]
+    return [map_tensors(copy, value, others=lambda item: item.to(device)) for value in values]

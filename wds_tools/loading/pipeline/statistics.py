@@ -140,7 +140,7 @@ class _Totals:
     def since(self, before: _Totals) -> _Totals:
         """Return the difference to earlier sums."""
         now, then = asdict(self), asdict(before)
-        return _Totals(**{one.name: _difference(now[one.name], then[one.name]) for one in fields(self)})
+        return _Totals(**{field_.name: _difference(now[field_.name], then[field_.name]) for field_ in fields(self)})
 
 
 def _difference(now: Any, then: Any) -> Any:

@@ -112,15 +112,15 @@ def split_into_tasks(
     parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     if blocks is None:
         return [
-            BatchTask(slot, layouts, one.start, epoch, step.positions[one], step.ids[one], partners[one], step.bucket)
-            for one in parts_of
+            BatchTask(slot, layouts, part.start, epoch, step.positions[part], step.ids[part], partners[part], step.bucket)
+            for part in parts_of
         ]
     by_block = np.argsort(hashes(_BLOCK_KEY, blocks), kind="stable")  # each part of the hashes is a part of all blocks
     tasks = []
-    for number, one in enumerate(parts_of):
-        rows = np.sort(by_block[one])
+    for index, part in enumerate(parts_of):
+        rows = np.sort(by_block[part])
         sources = step.positions[rows], step.ids[rows], partners[rows]
-        tasks.append(BatchTask(slot, layouts, 0, epoch, *sources, step.bucket, rows, (number + 0.5) / parts))
+        tasks.append(BatchTask(slot, layouts, 0, epoch, *sources, step.bucket, rows, (index + 0.5) / parts))
     return tasks
 
 
@@ -181,7 +181,7 @@ class BatchRunner:
             out = self._ring.layout_of(task.slot).by_column(tensors)
         # Padded values are written after the batch is complete, by `stacked`.
         columns, padding = self._recipe.columns_of(task.bucket), self._paddings[self._recipe.number_of(task.bucket)]
-        direct = out and [None if one.padding else held for one, held in zip(columns, out, strict=True)]
+        direct = out and [None if item.padding else target for item, target in zip(columns, out, strict=True)]
         try:
             return padding.stacked(assembler.batch(**samples, out=direct), out)
         except WdsToolsError as error:
@@ -190,8 +190,8 @@ class BatchRunner:
         results = assembler.samples_or_errors(**samples, out=direct)
         return SampleResults(
             [
-                one if isinstance(one, Unreadable) else padding.stacked(one, rows_of(out, slice(i, i + 1)))
-                for i, one in enumerate(results)
+                item if isinstance(item, Unreadable) else padding.stacked(item, rows_of(out, slice(i, i + 1)))
+                for i, item in enumerate(results)
             ]
         )
 

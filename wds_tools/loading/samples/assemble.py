@@ -51,8 +51,8 @@ class Assembler:
         """
         kinds = len(samples)
         layouts = [self._layout(variant, *samples[variant % kinds]) for variant in range(len(self.recipe.variants))]
-        known = tuple(layout for layout in layouts if layout is not None)
-        return known if len(known) == len(layouts) and any(layout.specs for layout in known) else None
+        complete = tuple(layout for layout in layouts if layout is not None)
+        return complete if len(complete) == len(layouts) and any(layout.specs for layout in complete) else None
 
     def _layout(
         self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64], partners: NDArray[np.int64]
@@ -60,9 +60,9 @@ class Assembler:
         """Return what slots hold in a variant of a batch, or None if all samples are unreadable."""
         epoch, bucket = self.recipe.variants[variant]
         for i in range(len(ids)):
-            one = slice(i, i + 1)
+            sample = slice(i, i + 1)
             try:
-                samples = {"positions": positions[one], "ids": ids[one], "partners": partners[one]}
+                samples = {"positions": positions[sample], "ids": ids[sample], "partners": partners[sample]}
                 values = self.batch(epoch=epoch, bucket=bucket, **samples, out=None)
             except WdsToolsError as error:
                 if not is_sample_error(error):
@@ -115,10 +115,11 @@ class Assembler:
         part = self.recipe.part(Rows(self.reader, ids), columns, epoch=epoch, positions=positions, partners=partners)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
-            values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
+            values = [column.spec.load_into(part, column, target) for column, target in zip(columns, out, strict=True)]
         else:
             values = self._transformed(part, columns, [column.spec.load(part, column) for column in columns])
-            values = [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
+            pairs = zip(values, out, strict=True)
+            values = [None if write_values(value, target) else value for value, target in pairs]
         return [
             value if column.padding is None else fit_values(part, column, value)
             for column, value in zip(columns, values, strict=True)
@@ -137,11 +138,11 @@ class Assembler:
         """Load each sample separately. Return its values, as a batch of one sample, or its error."""
         samples: list[list[Any] | Unreadable] = []
         for i in range(len(ids)):
-            one = slice(i, i + 1)
+            row = slice(i, i + 1)
             try:
-                row = rows_of(out, one)
-                sample = {"positions": positions[one], "ids": ids[one], "partners": partners[one]}
-                samples.append(self.batch(epoch=epoch, **sample, out=row, bucket=bucket))
+                target = rows_of(out, row)
+                sample = {"positions": positions[row], "ids": ids[row], "partners": partners[row]}
+                samples.append(self.batch(epoch=epoch, **sample, out=target, bucket=bucket))
             except WdsToolsError as error:
                 if not is_sample_error(error):
                     raise
@@ -199,7 +200,7 @@ class Assembler:
 
 def rows_of(out: Out | None, rows: slice) -> Out | None:
     """Return some rows of the tensors for each column."""
-    return None if out is None else [map_tensors(lambda tensor: tensor[rows], held) for held in out]
+    return None if out is None else [map_tensors(lambda tensor: tensor[rows], target) for target in out]
 
 
 def samples_of(values: list[Any], fields: tuple[str, ...], *, is_bare: bool) -> Iterator[Any]:

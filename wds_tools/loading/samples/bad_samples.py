@@ -111,7 +111,7 @@ class ErrorLog:
     def add(self, unreadable: Unreadable, *, epoch: int, position: int) -> None:
         """Add a sample that will be replaced. A partner that was added before is not counted again."""
         error = unreadable.error
-        if unreadable.tile and any((one.shard, one.key) == (error.shard, error.key) for one in self.samples):
+        if unreadable.tile and any((sample.shard, sample.key) == (error.shard, error.key) for sample in self.samples):
             return
         if len(self.samples) >= self._budget:
             raise SampleError(

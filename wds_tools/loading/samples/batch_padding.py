@@ -41,7 +41,8 @@ class BatchPadding:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
-        self._sources = [i for i, one in enumerate(columns) if one.padding and one.padding.source == one.name]
+        paddings = [(column.name, column.padding) for column in columns]
+        self._sources = [i for i, (name, padding) in enumerate(paddings) if padding and padding.source == name]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,12 +70,12 @@ class BatchPadding:
 
     def with_masks(self, values: list[Any]) -> list[Any]:
         """Replace the sizes in the values of a batch by masks, or by indices and offsets of joined values."""
-        fields, rest = values[: len(self._columns)], values[len(self._columns) :]
+        fields, sizes = values[: len(self._columns)], values[len(self._columns) :]
         further: list[Any] = []
-        for size, i in zip(rest, self._sources, strict=False):
+        for size, i in zip(sizes, self._sources, strict=False):
             padding = self._columns[i].padding
             further += _positions(size, fields[i]) if padding and padding.is_flat else [_masks(size, fields[i])]
-        return [*fields, *further, *rest[len(self._sources) :]]
+        return [*fields, *further, *sizes[len(self._sources) :]]
 
 
 def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
@@ -93,7 +94,7 @@ def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
         actual = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise error(i, f"is {actual}; pad= allows arrays and lists of numbers")
 
-    return [_map_elements(lambda one: fit(i, one), value) for i, value in enumerate(values)]  # noqa: B023 - called here
+    return [_map_elements(lambda element: fit(i, element), value) for i, value in enumerate(values)]  # noqa: B023 - called here
 
 
 def padded_values(column: Column, values: list[Any]) -> list[Any]:
@@ -106,9 +107,9 @@ def padded_values(column: Column, values: list[Any]) -> list[Any]:
 def _map_elements(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to a value, or to each element of a list of crops or a dictionary."""
     if isinstance(value, dict):
-        return {key: function(one) for key, one in value.items()}
+        return {key: function(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [function(one) for one in value]
+        return [function(element) for element in value]
     return function(value)
 
 
@@ -154,7 +155,8 @@ def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
 
 def _payload(values: list[Any], padding: Padding) -> Padded:
     """Return what is sent to the training process; joined already if the values will be."""
-    return Padded([as_array(one) for one in ([join_tensors(values, padding)] if padding.is_flat else values)], padding)
+    parts = [join_tensors(values, padding)] if padding.is_flat else values
+    return Padded([as_array(part) for part in parts], padding)
 
 
 def _are_written(elements: list[list[Any]], padding: Padding, outputs: list[Any]) -> bool:
@@ -205,12 +207,12 @@ def _masks(sizes: Any, padded: Any) -> Any:
     """Return the mask of a field from the sizes of its values; a list of masks for several crops."""
     if isinstance(sizes, torch.Tensor):
         return mask_of(sizes, tensors_in(padded)[0])
-    return [mask_of(size, one) for size, one in zip(sizes, padded, strict=True)]
+    return [mask_of(size, tensor) for size, tensor in zip(sizes, padded, strict=True)]
 
 
 def _positions(sizes: Any, joined: Any) -> list[Any]:
     """Return indices and offsets of a field from the sizes of its values; lists of them for several crops."""
     if isinstance(sizes, torch.Tensor):
         return list(positions_of(sizes, tensors_in(joined)[0]))
-    pairs = [positions_of(size, one) for size, one in zip(sizes, joined, strict=True)]
+    pairs = [positions_of(size, tensor) for size, tensor in zip(sizes, joined, strict=True)]
     return [list(tensors) for tensors in zip(*pairs, strict=True)]

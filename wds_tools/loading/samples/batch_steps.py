@@ -134,7 +134,7 @@ class BatchSteps:
 
 def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: str) -> list[torch.Tensor]:
     """Return the images of each view after a step, with random numbers of their own."""
-    if not isinstance(crops, list) or not all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in crops):
+    if not isinstance(crops, list) or not all(isinstance(crop, torch.Tensor) and crop.ndim == 4 for crop in crops):
         raise OptionError(
             f"{type(step).__name__} needs images of one size, but this batch is a list: use a view that gives all "
             "images the same size, such as RandomResizedCrop(224)"

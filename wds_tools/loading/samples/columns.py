@@ -88,7 +88,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
 def _choosing(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpec]) -> tuple[tuple[str, Any], ...]:
     """Return the boxes and outlines by which views of an image choose their regions, by name."""
     chosen = {}
-    for view in (one for entry in views for one in views_in(entry)):
+    for view in (part for entry in views for part in views_in(entry)):
         if by := chosen_by(view):
             kind, name = by
             if name not in specs or type(specs[name]).__name__ != kind or _source_of(name, specs) != image:
@@ -107,10 +107,10 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
         spec, target = specs[chain[-1]], specs.get(like)
         if target is None or target.gives not in spec.takes:
             actual = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
-            names = [repr(other) for other, one in specs.items() if one.gives in spec.takes]
+            names = [repr(other) for other, other_spec in specs.items() if other_spec.gives in spec.takes]
             raise OptionError(
                 f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {actual}; allowed "
-                f"are names of wds_tools.{' and '.join(_GIVEN_BY[one] for one in spec.takes)} in the same mapping: "
+                f"are names of wds_tools.{' and '.join(map(_GIVEN_BY.__getitem__, spec.takes))} in the same mapping: "
                 f"{', '.join(names) or 'there are none'}"
             )
         if like in chain:
@@ -122,7 +122,7 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
 def _check_tiles(columns: Sequence[Column]) -> None:
     """Check that images that show several samples have one view, and are not frames."""
     for column in columns:
-        views = [one for view in column.spec.views for one in views_in(view)]
+        views = [part for view in column.spec.views for part in views_in(view)]
         of_several = [view for view in views if tiles_of(view) > 1]
         if of_several and (column.spec.is_clip or len(column.spec.views) > 1):
             what = "wds_tools.Frames" if column.spec.is_clip else "a list of views"
@@ -194,22 +194,22 @@ def _chosen_by_of(column: Column) -> dict[str, dict[str, Any]]:
 def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
     """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys."""
     fields: dict[str, FieldSpec | str] = {}
-    for name, one in views.items():
-        views_of_one = [any_view_from_dict(view) for view in one["views"]]
-        for view in (one for entry in views_of_one for one in views_in(entry)):
+    for name, value in views.items():
+        views_of_one = [any_view_from_dict(view) for view in value["views"]]
+        for view in (part for entry in views_of_one for part in views_in(entry)):
             if by := chosen_by(view):
                 kind, other = by
-                stored = one.get("chosen_by", {}).get(other)
+                stored = value.get("chosen_by", {}).get(other)
                 if not isinstance(stored, dict) or not set(stored) <= set(_STORED_AS):
                     raise OptionError(
                         f"the state has {type(view).__name__}({kind.lower()}={other!r}), but not where these are "
                         "stored: call loader.explain() in your program"
                     )
                 fields[other] = _CHOOSING[kind](like=name, **stored)
-        if "clip" in one:
-            fields[name] = Frames(one["field"], view=next(iter(views_of_one), None), **one["clip"])
+        if "clip" in value:
+            fields[name] = Frames(value["field"], view=next(iter(views_of_one), None), **value["clip"])
         else:
-            fields[name] = Image(one.get("field", "image"), view=views_of_one or None)
+            fields[name] = Image(value.get("field", "image"), view=views_of_one or None)
     return fields or {"__key__": Key()}
 
 

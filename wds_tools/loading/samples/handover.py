@@ -108,9 +108,9 @@ class Handover:
 
     def without_transform(self) -> Handover:
         """Return this handover for batches to which the workers have applied ``batch_transform=`` already."""
-        other = copy(self)
-        vars(other).update(_steps=None, _function=None)
-        return other
+        result = copy(self)
+        vars(result).update(_steps=None, _function=None)
+        return result
 
     @property
     def collates(self) -> bool:
@@ -196,7 +196,7 @@ class Handover:
                 "'image': use transform= or sample_transform= instead, which get images without padding"
             )
         like = image.spec.like if image else None
-        left = [one.name for one in columns if one.spec.like == "image" or one.name == like]
+        left = [field.name for field in columns if field.spec.like == "image" or field.name == like]
         moving = next((step for step in steps.changing if step.moves_pixels), None)
         if moving and left:
             raise OptionError(
@@ -230,7 +230,7 @@ class Handovers:
 
     def without_transform(self) -> Handovers:
         """See `Handover.without_transform`."""
-        return Handovers([one.without_transform() for one in self._handovers])
+        return Handovers([handover.without_transform() for handover in self._handovers])
 
     def _of(self, bucket: int | None) -> Handover:
         return self._handovers[(bucket or 0) if len(self._handovers) > 1 else 0]
@@ -266,7 +266,7 @@ def takes_whole_batch(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # a function written in C
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.default is one.empty for one in parameters) > 1
+    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters) > 1
 
 
 def _function_with_signature(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,9 +83,9 @@ class RandAugment(BatchStep):
             _Round.drawn(keys.uniform(f"{purpose} {index}", 2), self._magnitude) for index in range(self._num_ops)
         ]
         orders, parts = _sent(images, rounds, self._magnitude)
-        for one, order, numbers in zip(rounds, orders, parts, strict=False):
+        for round_, order, constants in zip(rounds, orders, parts, strict=False):
             images = images.index_select(0, order)
-            _augment(images[one.unchanged :], one, numbers)
+            _augment(images[round_.unchanged :], round_, constants)
         torch.index_select(images, 0, orders[-1], out=out)
 
 
@@ -203,8 +203,8 @@ def _sent(images: torch.Tensor, rounds: list[_Round], magnitude: int) -> tuple[t
     What does not depend on pixels is computed for all rounds at once, which saves kernels.
     """
     channels, height, width = images.shape[1:]
-    back = [np.argsort(one.order) for one in rounds]
-    between = [before[one.order] for before, one in zip(back, rounds[1:], strict=False)]
+    back = [np.argsort(round_.order) for round_ in rounds]
+    between = [before[round_.order] for before, round_ in zip(back, rounds[1:], strict=False)]
     orders, x, y, grey, scaled, unit, fixed, warps, factors, rows, roundings = sent_to(
         images.device,
         np.stack([rounds[0].order, *between, back[-1]]),
@@ -214,19 +214,19 @@ def _sent(images: torch.Tensor, rounds: list[_Round], magnitude: int) -> tuple[t
         255 * np.arange(257),
         np.ones(1, np.int64),
         _tables(magnitude),
-        np.concatenate([one.warps(height, width) for one in rounds]) * [[2 / width], [2 / height]],
-        1 + _strength(0.9, magnitude) * np.concatenate([one.signs[one.of(*_BLENDS)] for one in rounds]),
-        np.concatenate([np.repeat(one.tables(), channels) for one in rounds]),
-        np.concatenate([one.roundings() for one in rounds]),
+        np.concatenate([round_.warps(height, width) for round_ in rounds]) * [[2 / width], [2 / height]],
+        1 + _strength(0.9, magnitude) * np.concatenate([round_.signs[round_.of(*_BLENDS)] for round_ in rounds]),
+        np.concatenate([np.repeat(round_.tables(), channels) for round_ in rounds]),
+        np.concatenate([round_.roundings() for round_ in rounds]),
     )
 
     def by_round(tensor: torch.Tensor, *names: str) -> tuple[torch.Tensor, ...]:
-        parts: tuple[torch.Tensor, ...] = tensor.split([len(one.signs[one.of(*names)]) for one in rounds])
+        parts: tuple[torch.Tensor, ...] = tensor.split([len(round_.signs[round_.of(*names)]) for round_ in rounds])
         return parts
 
     by_x, by_y, fix = warps[..., None, None].unbind(2)
     grids = torch.addcmul(torch.addcmul(fix, by_x, x), by_y, y[:, None])
-    equalized = sum(len(one.signs[one.of("Equalize")]) for one in rounds)
+    equalized = sum(len(round_.signs[round_.of("Equalize")]) for round_ in rounds)
     parts = zip(
         by_round(grids.permute(0, 2, 3, 1), *_WARPS),
         by_round(per_image(factors), *_BLENDS),
@@ -238,23 +238,23 @@ def _sent(images: torch.Tensor, rounds: list[_Round], magnitude: int) -> tuple[t
     return orders, [_Numbers(*part, grey[:, None, None], scaled, unit) for part in parts]
 
 
-def _augment(images: torch.Tensor, one: _Round, numbers: _Numbers) -> None:
+def _augment(images: torch.Tensor, round_: _Round, constants: _Numbers) -> None:
     """Apply the operations of a round to its changed images, in place."""
     floats = torch.empty(images.shape, device=images.device)
-    warps, others = one.of(*_WARPS), one.of(*_BLENDS, *_TABLES)
-    loaded = slice(0, one.of(*_BLENDS).stop)
+    warps, others = round_.of(*_WARPS), round_.of(*_BLENDS, *_TABLES)
+    loaded = slice(0, round_.of(*_BLENDS).stop)
     floats[loaded].copy_(images[loaded])
-    images[warps].copy_(functional.grid_sample(floats[warps], numbers.grid, mode="nearest", align_corners=False))
-    _blend(floats, one, numbers)
-    _look_up(images[one.of(*_TABLES)], floats[one.of(*_TABLES)], numbers)
+    images[warps].copy_(functional.grid_sample(floats[warps], constants.grid, mode="nearest", align_corners=False))
+    _blend(floats, round_, constants)
+    _look_up(images[round_.of(*_TABLES)], floats[round_.of(*_TABLES)], constants)
     images[others].copy_(floats[others].clamp_(0, 255))  # rounds down, as torchvision does
 
 
-def _blend(floats: torch.Tensor, one: _Round, numbers: _Numbers) -> None:
+def _blend(floats: torch.Tensor, round_: _Round, constants: _Numbers) -> None:
     """Apply contrast, colour and sharpness in place, to be clamped."""
-    contrast, color, sharpness = (floats[one.of(name)] for name in _BLENDS)
-    factors = numbers.factors.split([len(contrast), len(color), len(sharpness)])
-    grey = (floats[one.of("Contrast", "Color")] * numbers.grey).sum(1, keepdim=True).floor_()
+    contrast, color, sharpness = (floats[round_.of(name)] for name in _BLENDS)
+    factors = constants.factors.split([len(contrast), len(color), len(sharpness)])
+    grey = (floats[round_.of("Contrast", "Color")] * constants.grey).sum(1, keepdim=True).floor_()
     mean = grey[: len(contrast)].mean((1, 2, 3), keepdim=True)
     torch.lerp(mean, contrast, factors[0], out=contrast)
     torch.lerp(grey[len(contrast) :], color, factors[1], out=color)
@@ -265,7 +265,7 @@ def _blend(floats: torch.Tensor, one: _Round, numbers: _Numbers) -> None:
         torch.lerp(blurred, inner, factors[2], out=inner)
 
 
-def _look_up(images: torch.Tensor, floats: torch.Tensor, numbers: _Numbers) -> None:
+def _look_up(images: torch.Tensor, floats: torch.Tensor, constants: _Numbers) -> None:
     """Write what the tables have for the values of images to ``floats``, to be clamped.
 
     The last tables are computed: first for autocontrast, then for equalize. Both are ``count / step``, and
@@ -273,17 +273,17 @@ def _look_up(images: torch.Tensor, floats: torch.Tensor, numbers: _Numbers) -> N
     a smaller value; for autocontrast it is ``255 * (value - lowest)``. A channel whose step is 0 stays as it is.
     """
     index = images.flatten(2).long()
-    own = len(index) - len(numbers.roundings)
-    contrasted = len(numbers.roundings) - len(numbers.histograms)
+    own = len(index) - len(constants.roundings)
+    contrasted = len(constants.roundings) - len(constants.histograms)
     low, high = torch.aminmax(index[own:], dim=-1, keepdim=True)
-    counts = torch.empty((len(low), *numbers.histograms.shape[1:]), dtype=torch.int64, device=images.device)
-    torch.sub(numbers.scaled, low[:contrasted], alpha=255, out=counts[:contrasted])
+    counts = torch.empty((len(low), *constants.histograms.shape[1:]), dtype=torch.int64, device=images.device)
+    torch.sub(constants.scaled, low[:contrasted], alpha=255, out=counts[:contrasted])
     pixels = index[own + contrasted :]
-    numbers.histograms[..., 1:].scatter_add_(-1, pixels, numbers.one.expand_as(pixels))
-    torch.cumsum(numbers.histograms, -1, out=counts[contrasted:])
+    constants.histograms[..., 1:].scatter_add_(-1, pixels, constants.one.expand_as(pixels))
+    torch.cumsum(constants.histograms, -1, out=counts[contrasted:])
     steps = torch.empty(high.shape, device=images.device)
     torch.div(counts.gather(-1, high), 255, rounding_mode="floor", out=steps)
-    tables = numbers.tables[own:]
-    computed = torch.addcdiv(numbers.roundings, counts[..., :256], steps)
+    tables = constants.tables[own:]
+    computed = torch.addcdiv(constants.roundings, counts[..., :256], steps)
     torch.where(steps > 0, computed, tables, out=tables)
-    torch.gather(numbers.tables, -1, index, out=floats.flatten(2))
+    torch.gather(constants.tables, -1, index, out=floats.flatten(2))

@@ -139,7 +139,7 @@ class Recipe:
     def has_partners(self) -> bool:
         """Whether images show further samples in some epoch."""
         views = (view for column in self.columns if column.geometry for view in column.geometry.views)
-        return any(tiles_of(one) > 1 for view in views for one in views_in(view))
+        return any(tiles_of(part) > 1 for view in views for part in views_in(view))
 
     def partners(self, order: EpochOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids of further samples that the images at these positions show: int64 [n, k]."""
@@ -193,7 +193,7 @@ class Recipe:
         if self.sample_transform is not None or not all(column.is_convertible for column in images):
             return None
         columns_by_dataset = tuple(
-            tuple(replace(one, conversion=conversion) if one.name == "image" else one for one in columns)
+            tuple(replace(field, conversion=conversion) if field.name == "image" else field for field in columns)
             for columns in self.columns_by_dataset
         )
         return replace(self, columns_by_dataset=columns_by_dataset)
@@ -202,8 +202,8 @@ class Recipe:
     def layouts(self) -> tuple[SlotLayout, ...] | None:
         """What a slot holds in each variant of a batch; None if it depends on stored types or on user functions."""
         layouts = [self._layout(self.columns_in(variant)) for variant in range(len(self.variants))]
-        known = tuple(layout for layout in layouts if layout)
-        return known if len(known) == len(layouts) else None
+        complete = tuple(layout for layout in layouts if layout)
+        return complete if len(complete) == len(layouts) else None
 
     def _layout(self, columns: Sequence[Column]) -> SlotLayout | None:
         """Return what a slot holds for some columns, if it is known in advance."""

@@ -164,7 +164,7 @@ def _wrapped(column: Column, value: Any, sample: dict[str, Any]) -> Any:
     image = None if source is column else sample[source.name]
     if column.is_list:
         images: list[Any] = value if image is None else image
-        return [_wrapped_one(column, one, other) for one, other in zip(value, images, strict=True)]
+        return [_wrapped_one(column, item, other) for item, other in zip(value, images, strict=True)]
     return _wrapped_one(column, value, image)
 
 
@@ -178,7 +178,7 @@ def _unwrapped(value: Any, before: Any) -> Any:
     """Return a value as plain tensors. Points get back the further numbers that they had before."""
     if isinstance(value, list):
         befores = before if isinstance(before, list) and len(before) == len(value) else [None] * len(value)
-        return [_unwrapped(one, other) for one, other in zip(value, befores, strict=True)]
+        return [_unwrapped(item, other) for item, other in zip(value, befores, strict=True)]
     if not isinstance(value, torch.Tensor) or type(value) is torch.Tensor:
         return value
     plain = value.as_subclass(torch.Tensor)
