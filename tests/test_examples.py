@@ -190,7 +190,7 @@ def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_
 
 @pytest.mark.torture
 def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -> None:
-    out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
+    out = run(command("16_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
     assert "| packed by `pack` | 4,096 | 1 | 256 | " in out
     assert out.count("|---") > 10
     assert "1 / (1 + (B - 1) b / W)" in out

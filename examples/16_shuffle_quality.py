@@ -1,7 +1,7 @@
 """Measure the quality of shuffles on a simulated dataset: all numbers and the chart of docs/how-shuffling-works.md.
 
-    python examples/05_shuffle_quality.py                          # less than a minute on one core
-    python examples/05_shuffle_quality.py --out /tmp/quality.svg --samples 200000
+    python examples/16_shuffle_quality.py                          # less than a minute on one core
+    python examples/16_shuffle_quality.py --out /tmp/quality.svg --samples 200000
 
 The dataset has 1,000 classes and samples of 110 kB, like ImageNet. Only orders are computed; there are no images.
 `wds-tools plan DATASET --plot shuffle.svg` does the same for your own dataset.
