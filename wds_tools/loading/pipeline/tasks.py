@@ -105,15 +105,17 @@ def split_into_tasks(
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers.
 
-    With ``blocks``, int64 [n], the block of each sample, tasks of the same share have samples of about the same blocks in
-    all batches. Otherwise a task has consecutive samples.
+    With ``blocks``, int64 [n], the block of each sample, tasks of the same share have samples of about the same blocks
+    in all batches. Otherwise a task has consecutive samples.
     """
     edges = [len(step.ids) * index // parts for index in range(parts + 1)]
     parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     if blocks is None:
         return [
-            BatchTask(slot, layouts, part.start, epoch, step.positions[part], step.ids[part], partners[part], step.bucket)
-            for part in parts_of
+            BatchTask(
+                slot, layouts, rows.start, epoch, step.positions[rows], step.ids[rows], partners[rows], step.bucket
+            )
+            for rows in parts_of
         ]
     by_block = np.argsort(hashes(_BLOCK_KEY, blocks), kind="stable")  # each part of the hashes is a part of all blocks
     tasks = []
