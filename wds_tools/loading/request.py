@@ -41,6 +41,7 @@ from wds_tools.reading.columns import numbers, numbers_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes
+from wds_tools.reading.reader import Blocks
 from wds_tools.reading.select import Choice, banned_ids, checked_ids
 from wds_tools.reading.shardset import ShardSet, check_fields
 from wds_tools.reading.weights import WeightSchedule
@@ -158,14 +159,14 @@ def open_dataset(
     parts = _with_own_ids(opened)
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
-    block: int | NDArray[np.int64]
+    block: Blocks
     if len(parts) == 1 and mixture.epoch_length is None and mixture.batches == "mixed":
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
         packed = _packed_order(shards, options)
         plain = parts[0].order() if unfinished is None or packed is None else packed
     else:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
-        block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
+        block = tuple((part.block, len(part.shards.locations)) for part in parts)
         prefix = packed = None
         shares = whole_shares(mixture.first_weights)
         step, is_single = options.batch_size * world.world_size, mixture.batches == "single"

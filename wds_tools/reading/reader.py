@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import xxhash
@@ -79,15 +79,19 @@ class StoredColumn:
     rows: NDArray[np.int64]
 
 
+Blocks: TypeAlias = int | tuple[tuple[int, int], ...]
+"""Samples per block; of a mixture, (samples per block, number of shards) of each dataset."""
+
+
 class Reader:
     """Reads samples of a dataset by id.
 
     Args:
         shards: The dataset.
-        block: Samples per block, as in the order: a number, or int64 [shards].
+        block: Samples per block, as in the order.
     """
 
-    def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
+    def __init__(self, shards: ShardSet, *, block: Blocks) -> None:
         self.shards = shards
         self._block = block
         self._epoch: int | None = None
@@ -98,7 +102,8 @@ class Reader:
         """Compute what depends on the shards that there are."""
         shards, block = self.shards, self._block
         added = [default_block(entry.samples, entry.bytes) for entry in shards.added_entries]
-        self._blocks = np.concatenate([np.broadcast_to(block, len(shards.locations)), added]).astype(np.int64)
+        parts = block if isinstance(block, tuple) else ((block, len(shards.locations)),)
+        self._blocks = np.concatenate([np.repeat(*map(np.array, zip(*parts, strict=True))), added]).astype(np.int64)
         self._first_id = np.concatenate([[0], np.cumsum(shards.manifest.shard_samples)])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
         self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, shards))

@@ -25,6 +25,7 @@ from wds_tools.loading.samples.columns import buckets_of, choices_of, phases_of
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.partners import partners_of
 from wds_tools.order.planner import EpochPlan, Step
+from wds_tools.reading.reader import Blocks
 from wds_tools.reading.rows import Rows
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ class Recipe:
     """Options that determine the content of a batch. They are pickled to every worker.
 
     Attributes:
-        block: Samples per block: one number, or int64 [shards].
         columns_by_dataset: The fields of a batch; those of each dataset if batches are of one dataset that has fields
             or a view of its own.
         replaces: Whether unreadable samples are replaced. They are then reported one by one.
@@ -56,7 +56,7 @@ class Recipe:
     """
 
     shards: ShardSet
-    block: int | NDArray[np.int64]
+    block: Blocks
     seed: int
     columns_by_dataset: tuple[tuple[Column, ...], ...]
     sample_transform: Transform | None = None
