@@ -69,8 +69,8 @@ def test_ranks_take_equal_steps_with_uneven_or_few_shards_and_few_samples(uneven
 
 def test_one_process_several_processes_and_a_dataloader_get_the_same_steps(packed):
     one = run_ranks(dataset=packed, world=1, batch=40)
-    several = run_ranks(dataset=packed, world=5, batch=8)
-    streamed = run_ranks(dataset=packed, world=2, batch=20, kind="streaming", workers=2)
+    several = run_ranks(dataset=packed, world=4, batch=10)
+    streamed = run_ranks(dataset=packed, world=2, batch=20, kind="streaming", workers=1)
     assert union_of_steps(one) == union_of_steps(several) == union_of_steps(streamed)
 
 

@@ -130,26 +130,27 @@ def test_batches_are_the_same(packed, monkeypatch, workers):
 def test_images_that_are_rewritten_in_place_are_followed(packed_copy, mapped):
     with wt.make_loader(packed_copy, batch_size=50, fields=("__key__",), num_workers=0) as loader:
         first = [batch.key for batch in loader]
-        wt.reshard(packed_copy, in_place=True, images="crop-ready", progress=False)
+        wt.reshard(packed_copy, in_place=True, images="crop-ready", workers=1, progress=False)
         assert [batch.key for batch in loader] == first
         assert Path(packed_copy, "manifest.json").exists()
 
 
 def keys_and_state(dataset, *, workers=2, fields=("__key__", "label"), **options):
     options |= {"multiprocessing_context": "forkserver"} if workers else {}
-    with wt.make_loader(dataset, batch_size=50, shuffle=True, fields=fields, num_workers=workers, **options) as loader:
+    with wt.make_loader(dataset, batch_size=5, shuffle=True, fields=fields, num_workers=workers, **options) as loader:
         return [[column if isinstance(column, list) else column.tolist() for column in b] for b in loader], (
             loader.state_dict()
         )
 
 
-@pytest.fixture
-def two(packed_copy, tmp_path):
+@pytest.fixture(scope="module")
+def two(few, tmp_path_factory):
     """Return two datasets, of which the second has other shards and images that were rewritten in place."""
-    other = tmp_path / "other"
-    wt.reshard(packed_copy, other, shard_bytes="300kB", progress=False)
-    wt.reshard(other, in_place=True, images="crop-ready", progress=False)
-    return packed_copy, other
+    first, other = (tmp_path_factory.mktemp("two") / name for name in ("first", "other"))
+    wt.reshard(few, first, shard_bytes="150kB", images="keep", workers=1, progress=False)
+    wt.reshard(few, other, shard_bytes="60kB", images="keep", workers=1, progress=False)
+    wt.reshard(other, in_place=True, images="crop-ready", workers=1, progress=False)
+    return first, other
 
 
 def mixtures(two):
@@ -157,6 +158,7 @@ def mixtures(two):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_mixture_is_the_same_and_has_no_entries(two, monkeypatch, workers):
     expected = keys_and_state(mixtures(two), workers=0)
     shards = join_sets([open_shards(folder) for folder in two])
@@ -182,28 +184,28 @@ def test_a_mixture_of_a_mapped_and_a_small_manifest_is_the_same(two, monkeypatch
 
 
 @pytest.mark.parametrize("is_rewritten", [False, True])
-def test_added_fields_of_a_mapped_manifest_are_read(packed_copy, tmp_path, monkeypatch, is_rewritten):
+def test_added_fields_of_a_mapped_manifest_are_read(few_copy, tmp_path, monkeypatch, is_rewritten):
     keys = [
         key
-        for shard in range(len(open_shards(packed_copy).locations))
-        for key in open_shards(packed_copy).index(shard).keys
+        for shard in range(len(open_shards(few_copy).locations))
+        for key in open_shards(few_copy).index(shard).keys
     ]
     for name in ("one.txt", "two.txt"):
         values = [{"key": key, name: f"{name} of {key}"} for key in keys]
         table = tmp_path / f"{name}.jsonl"
         table.write_text("".join(json.dumps(value) + "\n" for value in values))
-        wt.add_fields(packed_copy, table, progress=False)
+        wt.add_fields(few_copy, table, workers=1, progress=False)
     if is_rewritten:
-        wt.reshard(packed_copy, in_place=True, images="crop-ready", progress=False)
+        wt.reshard(few_copy, in_place=True, images="crop-ready", workers=1, progress=False)
     options = [{"fields": ("__key__", "one.txt", "two.txt")}, {"fields": ("__key__", "two.txt")}, {}]
-    expected = [keys_and_state(packed_copy, workers=0, **one) for one in options]
-    joined = keys_and_state(wt.Mixture([packed_copy, packed_copy], weights=[1, 2]), workers=0, **options[0])
+    expected = [keys_and_state(few_copy, workers=0, **one) for one in options]
+    joined = keys_and_state(wt.Mixture([few_copy, few_copy], weights=[1, 2]), workers=0, **options[0])
     monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
-    assert [keys_and_state(packed_copy, **one) for one in options] == expected
-    shards = open_shards(packed_copy)
+    assert [keys_and_state(few_copy, **one) for one in options] == expected
+    shards = open_shards(few_copy)
     assert shards.has_added
     assert shards.added_entries[0].xxh3.encode() not in pickle.dumps(shards)
-    assert keys_and_state(wt.Mixture([packed_copy, packed_copy], weights=[1, 2]), **options[0]) == joined
+    assert keys_and_state(wt.Mixture([few_copy, few_copy], weights=[1, 2]), **options[0]) == joined
 
 
 def test_a_pattern_of_all_shards_is_mapped_and_of_some_is_the_same(two, monkeypatch):

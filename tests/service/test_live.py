@@ -472,7 +472,7 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 def redirecting() -> Iterator[tuple[str, list[str]]]:
     handler = type("Handler", (_Silent,), {"received": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", handler.received
         server.shutdown()

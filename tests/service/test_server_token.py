@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def running() -> Iterator[Server]:
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server
