@@ -186,9 +186,7 @@ def test_a_mixture_of_a_mapped_and_a_small_manifest_is_the_same(two, monkeypatch
 @pytest.mark.parametrize("is_rewritten", [False, True])
 def test_added_fields_of_a_mapped_manifest_are_read(few_copy, tmp_path, monkeypatch, is_rewritten):
     keys = [
-        key
-        for shard in range(len(open_shards(few_copy).locations))
-        for key in open_shards(few_copy).index(shard).keys
+        key for shard in range(len(open_shards(few_copy).locations)) for key in open_shards(few_copy).index(shard).keys
     ]
     for name in ("one.txt", "two.txt"):
         values = [{"key": key, name: f"{name} of {key}"} for key in keys]
