@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wds_tools.format.recorded_source import differences
 from wds_tools.format.sample import Sample
 from wds_tools.format.tar import END, MAX_OCTAL_SIZE, build_header
 from wds_tools.packing.plan import (
     HEAD,
-    differences,
     digest,
     extension_kind,
     json_field,

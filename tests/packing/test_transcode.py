@@ -28,11 +28,11 @@ from wds_tools.format.image_header import ImageInfo, probe
 from wds_tools.format.image_signature import COLUMNS
 from wds_tools.format.index import from_bytes
 from wds_tools.format.jpeg import baseline_frame
+from wds_tools.format.recorded_source import are_crop_ready
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.order.keyed_random import uniform
-from wds_tools.packing.plan import are_crop_ready
 from wds_tools.packing.transcode import ImageOptions, parse_size, piece_mcus, transcode
 
 SAMPLES = sorted((Path(__file__).parents[2] / "shards" / "sample" / "images").rglob("*.jpg"))

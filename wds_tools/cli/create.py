@@ -214,7 +214,7 @@ def _next_steps(reports: Sequence[PackReport]) -> str:
 
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.format.label_lists import LABELS
-    from wds_tools.packing.plan import is_beginning
+    from wds_tools.format.recorded_source import is_beginning
     from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted

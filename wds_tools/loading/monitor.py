@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from wds_tools.format.recorded_source import are_crop_ready
 from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.pipeline.diagnosis import Diagnosis, Setting, diagnose, has_large_images
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter, PeriodStats, StatsReader
@@ -28,7 +29,6 @@ from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.order.planner import EpochPlan
-from wds_tools.packing.plan import are_crop_ready
 from wds_tools.reporting import MAX_ADVICE, MAX_EVENTS, Reporter, dataset_label, identity, label
 from wds_tools.stages import DEVICE, STEP, cause_name
 

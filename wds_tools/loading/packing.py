@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import Manifest
+from wds_tools.format.recorded_source import packed_source, plan_of
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.request import OpenedDataset, open_dataset
@@ -30,9 +31,8 @@ from wds_tools.options import launcher_number
 from wds_tools.packing.background import BackgroundPacker, PackerDiedError
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.packer import check_place
-from wds_tools.packing.plan import packed_source
 from wds_tools.packing.remote_destination import parse_destination, spool_folder
-from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
+from wds_tools.packing.unfinished import UnfinishedShards, read_complete, read_plan
 from wds_tools.reporting import reporting_environment
 from wds_tools.storage import open_store
 from wds_tools.storage.cache.remote import is_known_elsewhere

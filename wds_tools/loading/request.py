@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.field_classes import check_same
 from wds_tools.format.manifest import order_fingerprint
+from wds_tools.format.recorded_source import is_beginning, plan_of
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import views_in
@@ -35,8 +37,6 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder,
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.shares import whole_shares
-from wds_tools.packing.plan import is_beginning
-from wds_tools.packing.unfinished import PackedShards, UnfinishedShards, plan_of
 from wds_tools.reading.columns import numbers, numbers_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
@@ -46,6 +46,9 @@ from wds_tools.reading.select import Choice, banned_ids, checked_ids
 from wds_tools.reading.shardset import ShardSet, check_fields
 from wds_tools.reading.weights import WeightSchedule
 from wds_tools.storage.cache.arrays import Arrays
+
+if TYPE_CHECKING:
+    from wds_tools.packing.unfinished import UnfinishedShards
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")
@@ -226,12 +229,11 @@ def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
     chooses = any(one is not None for one in choice) or buckets_of(options.columns_of(0)) is not None
     if chooses or not source.get("digest") or is_beginning(source):
         return None
-    packed = shards if isinstance(shards, UnfinishedShards) else PackedShards(shards)
     return PackedOrder(
         plan_of(source),
         samples=int(source["files"]),
         seed=options.seed,
-        packed=packed.packed,
+        packed=shards.packed,
     )
 
 
@@ -289,8 +291,8 @@ def _open_part(name: Dataset, options: LoadOptions, world: World, number: int, k
     for view in views if options.view is None else (options.view, *views):
         for one in views_in(view):
             _check_view(one, shards)
-            if isinstance(known, UnfinishedShards):
-                known.checks.append(partial(_check_view, one, shards))
+            if known is not None:
+                known.check_new(partial(_check_view, one, shards))
     block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(

@@ -14,6 +14,7 @@ from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.label import Classes, LabelType, notes_on_similar
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.recorded_source import is_source
 from wds_tools.packing.config import AppendOptions, PackOptions
 from wds_tools.packing.destination import (
     APPENDED,
@@ -27,7 +28,7 @@ from wds_tools.packing.engines import EngineName
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
-from wds_tools.packing.plan import Plan, is_source
+from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes

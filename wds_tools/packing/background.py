@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wds_tools.errors import DestinationError, OptionError, WdsToolsError, WorkerError
+from wds_tools.format.recorded_source import plan_of
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import list_or_restore, pack_listing
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, parse_destination
-from wds_tools.packing.unfinished import plan_of
 from wds_tools.storage.lock import WORK_NAME, is_locked
 
 _PROGRAM = "from wds_tools.packing.background import main; main()"

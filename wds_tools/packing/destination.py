@@ -14,9 +14,10 @@ from wds_tools.format import manifest as manifests
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.format.recorded_source import begins, differences, has_all, is_beginning, is_source
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
-from wds_tools.packing.plan import Plan, begins, differences, has_all, is_beginning, is_source
+from wds_tools.packing.plan import Plan
 from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.packing.worker import Place

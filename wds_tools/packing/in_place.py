@@ -30,12 +30,12 @@ from wds_tools.format.image_signature import Signature, add_signatures, has_sign
 from wds_tools.format.index import ABSENT, FieldColumns, Index, index_name, shard_entry, to_bytes
 from wds_tools.format.index_edit import add_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.format.recorded_source import crop_ready_source
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.options import available_cores, check_counts
 from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.destination import ADDED_FIELDS, FolderDestination, read_manifest, read_skipped
 from wds_tools.packing.packer import PackReport
-from wds_tools.packing.plan import crop_ready_source
 from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.run import ProgressBar
 from wds_tools.packing.transcode import Encoded, ImageOptions, transcode

@@ -12,6 +12,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
+from wds_tools.format.recorded_source import has_all, is_beginning
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import (
@@ -23,7 +24,7 @@ from wds_tools.packing.destination import (
     later_files,
 )
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
-from wds_tools.packing.plan import Plan, has_all, is_beginning
+from wds_tools.packing.plan import Plan
 from wds_tools.packing.planning import one_task_plans
 from wds_tools.packing.preview import Preview, account_lines, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination

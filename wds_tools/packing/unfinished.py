@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import StoreError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.recorded_source import is_beginning, is_source
 from wds_tools.format.totals import merge_stats
-from wds_tools.packing.plan import is_beginning, is_source, packed_source
 from wds_tools.packing.work_folder import ShardReport, entry_exists, report_path
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.shardset import ShardSet
@@ -27,48 +24,13 @@ from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import WORK_NAME
 
 
-def plan_of(source: dict[str, Any]) -> str:
-    """Return the identity of a plan, by the source that a manifest records: 32 hexadecimal digits."""
-    values = packed_source(source)
-    return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
-
-
 def read_plan(store: Store) -> Manifest | None:
     """Return the manifest of a dataset that is being packed, which has no shards yet; None if nothing is planned."""
     return _manifest_in(store, f"{WORK_NAME}/{MANIFEST_NAME}")
 
 
-def find_gaps(shards: ShardSet, numbers: range, start: int, stop: int) -> NDArray[np.int64]:
-    """Return the inputs of a plan that were not packed, ascending: int64 [n]. Keys are positions in the plan."""
-    keys = [np.array(shards.index(shard, keep=False).keys).astype(np.int64) for shard in numbers]
-    return np.setdiff1d(np.arange(start, stop), np.concatenate([np.empty(0, np.int64), *keys]))
-
-
-class PackedShards:
-    """Which inputs of its plan a finished dataset has. Keys are read only if some are missing."""
-
-    def __init__(self, shards: ShardSet) -> None:
-        self._shards = shards
-
-    @cached_property
-    def _packed(self) -> tuple[int, NDArray[np.int64]]:
-        manifest = self._shards.manifest
-        inputs = int((manifest.source or {})["files"])
-        if inputs == manifest.samples:
-            return inputs, np.empty(0, np.int64)
-        return inputs, find_gaps(self._shards, range(len(manifest.shards)), 0, inputs)
-
-    def packed(self) -> tuple[int, NDArray[np.int64]]:
-        """Return the number of inputs, and those that could not be packed."""
-        return self._packed
-
-
 class UnfinishedShards(ShardSet):
-    """A dataset that is being packed. `grow` finds the shards that were finished since.
-
-    Attributes:
-        checks: Called when there are new shards; they raise an error if the loader cannot use these.
-    """
+    """A dataset that is being packed. `grow` finds the shards that were finished since."""
 
     def __init__(
         self,
@@ -83,7 +45,7 @@ class UnfinishedShards(ShardSet):
         locations = [ShardLocation(store, entry) for entry in manifest.shards]
         super().__init__(manifest, locations, name=store.folder)
         self.store = store
-        self.checks: list[Callable[[], object]] = []
+        self._checks: list[Callable[[], object]] = []
         self.is_complete = is_complete
         self.number = number
         self.done = done
@@ -114,6 +76,10 @@ class UnfinishedShards(ShardSet):
     def inputs(self) -> int:
         """Number of inputs of the plan."""
         return int(self.source["files"])
+
+    def check_new(self, check: Callable[[], object]) -> None:
+        """Call a function whenever there are new shards; it raises an error if the loader cannot use these."""
+        self._checks.append(check)
 
     def packed(self) -> tuple[int, NDArray[np.int64]]:
         """Return how many inputs are in finished shards, counted from the first one on, and the gaps among them."""
@@ -153,9 +119,9 @@ class UnfinishedShards(ShardSet):
             self._take(replace(so_far, shards=shards, fields={**so_far.fields, **fields}, images=images))
         if report.skipped:
             new = range(len(so_far.shards), len(self.manifest.shards))
-            self.gaps = np.append(self.gaps, find_gaps(self, new, start, stop))
+            self.gaps = np.append(self.gaps, self.find_gaps(new, start, stop))
         self.done, self.number = stop, self.number + 1
-        for check in self.checks:
+        for check in self._checks:
             check()
 
     def _complete(self, manifest: Manifest) -> None:
@@ -168,9 +134,9 @@ class UnfinishedShards(ShardSet):
         self._take(manifest)
         if self.done + manifest.samples - sum(entry.samples for entry in entries) < self.inputs:
             new = range(len(entries), len(manifest.shards))
-            self.gaps = np.append(self.gaps, find_gaps(self, new, self.done, self.inputs))
+            self.gaps = np.append(self.gaps, self.find_gaps(new, self.done, self.inputs))
         self.done, self.is_complete = self.inputs, True
-        for check in self.checks:
+        for check in self._checks:
             check()
 
     def _take(self, manifest: Manifest) -> None:

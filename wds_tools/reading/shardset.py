@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,28 @@ class ShardSet:
     def _with(self, locations: Sequence[ShardLocation]) -> ShardSet:
         options: dict[str, Any] = {"class_lists": self.class_lists, "array_cache": self.array_cache}
         return ShardSet(self.manifest, locations, name=self.name, **options)
+
+    def find_gaps(self, shards: range, start: int, stop: int) -> NDArray[np.int64]:
+        """Return which inputs ``start`` to ``stop`` of its plan some shards lack, ascending: int64 [n].
+
+        Keys are positions in the plan.
+        """
+        keys = [np.array(self.index(shard, keep=False).keys).astype(np.int64) for shard in shards]
+        return np.setdiff1d(np.arange(start, stop), np.concatenate([np.empty(0, np.int64), *keys]))
+
+    def packed(self) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of inputs of its plan, and those that could not be packed. Keys are read only for these."""
+        return self._packed
+
+    @cached_property
+    def _packed(self) -> tuple[int, NDArray[np.int64]]:
+        inputs = int((self.manifest.source or {})["files"])
+        is_complete = inputs == self.manifest.samples
+        shards = range(0 if is_complete else len(self.manifest.shards))
+        return inputs, self.find_gaps(shards, 0, 0 if is_complete else inputs)
+
+    def check_new(self, check: Callable[[], object]) -> None:
+        """Call a function whenever there are new shards: never, except in a dataset that is being packed."""
 
     @property
     def unfinished_append(self) -> str | None:

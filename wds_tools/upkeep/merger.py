@@ -29,10 +29,11 @@ from wds_tools.format.label import Classes
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import Manifest, united_accounts
+from wds_tools.format.recorded_source import is_source
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
-from wds_tools.packing.plan import is_source, shard_name
+from wds_tools.packing.plan import shard_name
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.opening import join_sets, open_shards
