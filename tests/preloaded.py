@@ -36,7 +36,13 @@ from waiting import wait_for
 ROOT = Path(__file__).parents[1]
 IMPORTS = ("torch", "torchvision", "wds_tools.loading.loader")
 """One set for all that needs torch. torchvision imports also what torch imports for a DeviceMesh and for FSDP."""
-COMMANDS = ("wds_tools.cli", "wds_tools.packing.packer", "wds_tools.inspection.stats", "wds_tools.upkeep.verifier")
+COMMANDS = (
+    "wds_tools.cli",
+    "wds_tools.inspection.stats",
+    "wds_tools.packing.packer",
+    "wds_tools.service.process",
+    "wds_tools.upkeep.verifier",
+)
 """What the commands that need no torch import."""
 LONGEST_REQUEST_BYTES = 1 << 20
 HUGE_PAGE_BYTES = 1 << 21

@@ -24,7 +24,7 @@ from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.process import bind, run
 
 PROGRAM = (sys.executable, "-m", "wds_tools.cli")
-IMPORTS = (*preloaded.COMMANDS, "wds_tools.service.process")
+IMPORTS = preloaded.COMMANDS
 
 
 @dataclass
