@@ -424,12 +424,27 @@ def test_keys_that_describe_the_database_have_class_names_or_labels(pack: Any, t
             open_source(src).scan()
 
 
-@pytest.mark.parametrize("key", ["__meta__", "meta", "labels"])
+@pytest.mark.parametrize("key", ["__meta__", "meta"])
 def test_a_pickle_that_may_have_labels_is_named_in_a_note(key: str, tmp_path: Path) -> None:
     images = {f"{n:08}": DATA[n] for n in range(6)}
     records = images | {key: pickle.dumps([0] * 6), "__keys__": pickle.dumps([*images])}
     [note] = open_source(write(tmp_path / "db", records)).scan().account.notes
     assert note.startswith(f"{key!r} is a pickle, which is never read: if it has labels, store each label")
+
+
+@pytest.mark.parametrize("value", [pickle.dumps([0] * 6), np.arange(6).tobytes()])
+def test_labels_of_all_images_that_cannot_be_read_are_an_error(value: bytes, tmp_path: Path) -> None:
+    src = write(tmp_path / "db", {**{f"{n:08}": DATA[n] for n in range(6)}, "labels": value})
+    with pytest.raises(SourceError, match=r"the record 'labels' is (a pickle|named like).*: store each label"):
+        open_source(src).scan()
+
+
+def test_labels_in_a_folder_next_to_that_of_the_images_are_an_error_and_no_class(tmp_path: Path) -> None:
+    images = {f"train/images/{n}.png": DATA[n] for n in range(6)}
+    assert found(packed(write(tmp_path / "images", images), tmp_path / "dst")) == [(None, pixels) for pixels in SUMS]
+    src = write(tmp_path / "db", images | {f"train/labels/{n}.txt": NAMES[n % 3].encode() for n in range(6)})
+    with pytest.raises(SourceError, match=r"record 'train/labels/0.txt' has the name of an image in another folder"):
+        open_source(src).scan()
 
 
 def test_a_record_named_like_labels_is_named_in_a_note(tmp_path: Path) -> None:

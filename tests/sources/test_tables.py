@@ -576,6 +576,12 @@ def test_a_key_twice_in_an_object_is_an_error(tmp_path: Path, form: str) -> None
         scan(path)
 
 
+def test_a_label_without_values_is_noted(tmp_path: Path) -> None:
+    rows = [{"path": name, "label": None} for name in PATHS]
+    (note,) = scan(table(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")).account.notes
+    assert note.startswith("column 'label' is not the label, because it has no values")
+
+
 def test_numbers_with_an_exponent_are_not_labels_and_it_is_stated(tmp_path: Path) -> None:
     path = table(tmp_path, "path,label\n" + "".join(f"{n}.png,{n % 3}e0\n" for n in range(COUNT)))
     (note,) = scan(path).account.notes

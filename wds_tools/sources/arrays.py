@@ -391,7 +391,8 @@ class TensorSource(ArraySource):
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Validating sparse", UserWarning)
-                content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+                is_zip = zipfile.is_zipfile(self.path)  # those before torch 1.6 cannot be mapped
+                content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=is_zip)
         except Exception as error:  # torch.load raises many types of error for invalid files
             if is_system_error(error):
                 raise SourceStoreError(f"{self.path} cannot be read: {error}") from error

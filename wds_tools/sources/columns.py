@@ -19,7 +19,7 @@ _USUAL_NAMES = {
     IMAGE: "image images img imgs jpg jpeg png webp picture photo pixels data x image_path img_path path file filename "
     "file_name filepath file_path image_url img_url url",
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
-    "classid category_id label_id category_name target_name label_text",
+    "classid category_id label_id label_idx label_index class_idx class_index category_name target_name label_text",
 }
 _PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")

@@ -259,7 +259,8 @@ class _Column:
         if self._reason or self._is_typed:
             return self._reason
         if not self.different:
-            return f"has numbers such as {self.odd}, which are not whole" if self.odd is not None else "has no values"
+            problem = "beyond 64 bits" if isinstance(self.odd, int) else "not whole"
+            return f"has numbers such as {self.odd}, which are {problem}" if self.odd is not None else "has no values"
         if self.is_unique:
             return "has a different value in each row, like an id"
         return None

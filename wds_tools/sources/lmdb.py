@@ -365,7 +365,8 @@ class LmdbSource(RecordSource):
             found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
         is_known = LABEL in {**self.columns, **self.databases}
-        is_known |= any(further or forms[key] != _IMAGE or _first_folder(key) for _, key, further in records)
+        is_known |= any(further or forms[key] != _IMAGE for _, key, further in records)
+        is_known |= len({self._class_of(path_text(one.id_of(key))) for one, key, _ in records}) > 1
         images = [File(path_text(key), 0) for _, key, _ in records]
         self._add_others(found, about_all, alone, images, is_known=is_known)
         numbers: dict[Pattern, int] = {}
@@ -398,8 +399,8 @@ class LmdbSource(RecordSource):
             if one.reason == NAMED and key in about_all and contents[key][:1] in (b"{", b"["):
                 del others[path]  # a name alone says little
             elif one.reason == NAMED:
-                named = f"{NAMED.partition(':')[0]}: {_BY_KEY}"
-                others[path] = About(_NOT_READ if _is_pickle(contents[key]) else named)
+                reason = _NOT_READ if _is_pickle(contents[key]) else f"{NAMED.partition(':')[0]}: {_BY_KEY}"
+                others[path] = About(reason, is_certain="label" in path.lower())
         for path, one in others.items():
             if one.is_certain and not is_known:
                 raise SourceError(
@@ -421,13 +422,13 @@ class LmdbSource(RecordSource):
         in_folders = [path_text(id_) for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
         self.base = common_folder(tuple(id_.split("/")[:-1]) for id_ in in_folders)
         first = set(filter(None, map(self._class_of, in_folders)))
-        if first and all(map(is_split_name, first)):
-            if len(first) > 1:
-                raise SourceError(
-                    f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack "
-                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each "
-                    "as a separate dataset (--split folders)"
-                )
+        if len(first) > 1 and all(map(is_split_name, first)):
+            raise SourceError(
+                f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack one at a "
+                f"time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each as a separate "
+                "dataset (--split folders)"
+            )
+        if len(first) == 1 and (is_split_name(min(first)) or _IMAGES.fullmatch(min(first))):
             self.base += f"{first.pop()}/"
         return list(ids)
 

@@ -399,7 +399,7 @@ class Names:
         kinds = self.kinds[name].keys() - {Kind.MISSING}
         if kinds - ALL_KINDS or kinds == {Kind.BINARY}:
             self._check_label(name)
-        if not kinds or kinds - {Kind.TEXT, Kind.WHOLE, Kind.DECIMAL, Kind.LIST, Kind.VECTOR, Kind.MAPPING}:
+        if kinds - {Kind.TEXT, Kind.WHOLE, Kind.DECIMAL, Kind.LIST, Kind.VECTOR, Kind.MAPPING}:
             return False
         if self.source.is_transcription(name, self.labels[name]):
             self.transcripts.add(name)

@@ -138,7 +138,7 @@ def _values(data: memoryview) -> dict[str, Any]:
     """Return the features of a record. Those of a SequenceExample have one value per step."""
     with as_source_error("is not a tf.train.Example", ValueError):
         features = parse_example(data)
-    return {name: _repeated(values) for name, values in features.items()}
+    return {name: _repeated(features[name]) for name in sorted(features)}  # their order in a file is arbitrary
 
 
 def _repeated(values: Values | list[Values]) -> Repeated:
