@@ -94,7 +94,7 @@ def open_page(browser: Browser, url: str, path: str) -> None:
     browser.go(url + path)
     browser.wait_for(
         "![...document.querySelectorAll('[data-live]:not([data-final])')]"
-        ".some(part => /being computed|searching: |counted so far/.test(part.textContent))"
+        ".some(part => /being computed|searching: |searched so far|counted so far/.test(part.textContent))"
     )
 
 

@@ -120,6 +120,18 @@ def counted(server: Running, path: str) -> str:
     return page(server, path)
 
 
+def test_a_search_that_takes_long_is_shown_as_far_as_it_is(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wds_tools.service.pages.browse._AT_ONCE", 0)
+    monkeypatch.setattr("wds_tools.service.pages.browse._FILTER_SECONDS", 0.0)
+    with in_thread(few) as url:
+        path = f"/datasets/{few.name}?where=width+%3E+0"
+        first = page(url, path)
+        assert re.search(r"<b>0</b> samples so far.*>0 of \d+ shards searched so far\.", first, re.DOTALL)
+        assert re.search(r'data-live="samples">', first)
+        wait_for(lambda: 'data-live="samples" data-final>' in page(url, path))
+        assert "<b>40</b> samples where" in page(url, path)
+
+
 def test_the_overview_lists_datasets_and_how_to_report(server: Running) -> None:
     text = page(server, "/")
     assert "No training reports to this server." in text

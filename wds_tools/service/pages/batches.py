@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages import overlays
+from wds_tools.service.pages.background import Tasks
 from wds_tools.service.pages.browse import BrowseError, Browser, Opened
 from wds_tools.service.pages.described_view import MAX_DESCRIPTION, MAX_SIDE, VIEWS
 from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
@@ -147,16 +148,14 @@ class Batches:
         self._browser = browser
         self._helpers = HelperPool("batches", 1, _MEMORY_BYTES, _SECONDS)
         self._kept = LRUCache[tuple[str, Wanted], Batch](max_items=1000, max_bytes=_KEPT_BYTES)
+        self._background = Tasks()
         self._tasks: dict[tuple[str, Wanted], asyncio.Task[Batch]] = {}
         self._free = asyncio.Lock()
         self._resting: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """End what runs in the background."""
-        tasks = [*self._tasks.values(), *([self._resting] if self._resting else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
         await self._helpers.close()
 
     async def find(self, opened: Opened, wanted: Wanted, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
@@ -169,7 +168,7 @@ class Batches:
         if task is None:
             if len(self._tasks) >= _MAX_TASKS:
                 return Batch(error="too many other requests wait: reload the page later")
-            task = self._tasks[key] = asyncio.ensure_future(self._run(opened, wanted))
+            task = self._tasks[key] = self._background.start(self._run(opened, wanted))
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         await asyncio.wait([task], timeout=seconds)
         return task.result() if task.done() and not task.cancelled() else None
@@ -183,7 +182,7 @@ class Batches:
             found = Batch(error=str(error), repeat_at=time.monotonic() + seconds)
         if self._resting is not None:
             self._resting.cancel()
-        self._resting = asyncio.ensure_future(self._rest())
+        self._resting = self._background.start(self._rest())
         self._kept.put((opened.version, wanted), found, sum(map(len, found.images)) + 2000)
         return found
 

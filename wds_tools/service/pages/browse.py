@@ -24,6 +24,7 @@ from wds_tools.format.image_signature import COLUMNS as SIGNATURE_COLUMNS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
+from wds_tools.service.pages.background import Tasks
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.summary import Summary
@@ -37,9 +38,11 @@ MAX_VALUES = 4
 _MAX_FILE_BYTES = 256 << 20
 _MAX_FILTERS = 32
 _MAX_LABEL = 10**12  # that a page links to
-_FILTER_SECONDS = 5.0  # after which a page is shown although not all shards were searched
-_COUNTED_AT_ONCE = 16  # shards, which take some hundredths of a second each
+_AT_ONCE = 16  # shards, which take some hundredths of a second each
 _COUNT_SECONDS = 0.3  # for which a page waits for the sums over all shards
+_FILTER_SECONDS = 0.6  # for which a page waits for its samples
+_FEW_FILTER_SECONDS = 5.0  # as above, if few shards are left
+_SEARCH_SECONDS = 10.0  # for which a search goes on after a request
 _ERRORS = (DamagedFileError, UnavailableError, HelperError, ManifestError, OSError)
 
 
@@ -99,11 +102,19 @@ class Found:
     Attributes:
         rows: Rows of each searched shard.
         ends: Number of samples found up to the end of each searched shard.
+        enough: Number of samples with which the search stops.
+        until: Time of the monotonic clock at which it stops.
+        mistake: What is wrong with the condition, see `Page`.
+        error: Why the search has stopped.
     """
 
     rows: list[array[int]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    enough: int = 0
+    until: float = 0.0
+    mistake: dict[str, Any] | None = None
+    error: str = ""
+    task: asyncio.Task[None] | None = None
 
     @property
     def count(self) -> int:
@@ -158,14 +169,12 @@ class Browser:
         self._helpers = helpers
         self._opened: dict[str, Opened] = {}
         self._loading = asyncio.Semaphore(MAX_VALUES)
+        self._tasks = Tasks()
         self._found = LRUCache[tuple[str, Filter], Found](max_items=_MAX_FILTERS)
 
     async def close(self) -> None:
         """End what runs in the background."""
-        tasks = [opened.counting for opened in self._opened.values() if opened.counting]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def open(self, name: str) -> Opened | None:
         """Return a dataset by its name; None if there is none.
@@ -253,8 +262,8 @@ class Browser:
     async def summary(self, opened: Opened) -> Summary:
         """Return the sums over the shards that have been counted after a short time."""
         if opened.counting is None or (opened.counting.done() and not opened.is_counted and not opened.error):
-            opened.counting = asyncio.ensure_future(self._count(opened))
-        is_soon = len(opened.manifest.shards) - opened.summary.shards <= _COUNTED_AT_ONCE
+            opened.counting = self._tasks.start(self._count(opened))
+        is_soon = len(opened.manifest.shards) - opened.summary.shards <= _AT_ONCE
         await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
         return opened.summary
 
@@ -321,19 +330,39 @@ class Browser:
         if found is None:
             found = Found()
             self._found.put(key, found)
-        shards, deadline = len(opened.manifest.shards), time.monotonic() + _FILTER_SECONDS
-        async with found.lock:
-            while len(found.ends) < shards and found.count <= number * size and time.monotonic() < deadline:
-                mistake = await self._search(opened, wanted, found, further)
-                if mistake:
-                    return Page([], mistake=mistake)
-        last = max(0, found.count - 1) // size
-        first = min(number - 1, last) * size
-        ids = [_nth(opened, found, position) for position in range(first, min(first + size, found.count))]
-        searched = len(found.ends)
-        return Page(await self._rows(opened, ids), first, found.count, searched, searched == shards)
+        found.enough = max(found.enough, number * size)
+        found.until = time.monotonic() + _SEARCH_SECONDS
+        if found.task is None or found.task.done():
+            found.task = self._tasks.start(self._search(opened, wanted, found, further))
+        shards = len(opened.manifest.shards)
+        is_soon = shards - len(found.ends) <= _AT_ONCE
+        await asyncio.wait([found.task], timeout=_FEW_FILTER_SECONDS if is_soon else _FILTER_SECONDS)
+        if found.error:
+            raise BrowseError(found.error)
+        if found.mistake:
+            return Page([], mistake=found.mistake)
+        total, searched = found.count, len(found.ends)  # the search goes on
+        first = min(number - 1, max(0, total - 1) // size) * size
+        ids = [_nth(opened, found, position) for position in range(first, min(first + size, total))]
+        return Page(await self._rows(opened, ids), first, total, searched, searched == shards)
 
-    async def _search(self, opened: Opened, wanted: Filter, found: Found, further: list[str]) -> dict[str, Any] | None:
+    async def _search(self, opened: Opened, wanted: Filter, found: Found, further: list[str]) -> None:
+        """Search the shards that have not been searched, until there are enough samples or nobody waits for them."""
+        found.error = ""
+        try:
+            while (
+                len(found.ends) < len(opened.manifest.shards)
+                and found.count <= found.enough
+                and time.monotonic() < found.until
+                and not found.mistake
+            ):
+                found.mistake = await self._search_next(opened, wanted, found, further)
+        except _ERRORS as error:
+            found.error = _message(error)
+
+    async def _search_next(
+        self, opened: Opened, wanted: Filter, found: Found, further: list[str]
+    ) -> dict[str, Any] | None:
         """Search the next shard; return the mistake in the condition, if there is one."""
         shard = len(found.ends)
         arguments = {

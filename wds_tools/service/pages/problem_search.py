@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wds_tools.lru_cache import LRUCache
+from wds_tools.service.pages.background import Tasks
 from wds_tools.service.pages.browse import BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.kept_results import KeptResults
@@ -66,14 +67,12 @@ class ProblemSearch:
         self._kept = kept
         self._helpers = HelperPool("problems", 1, _MEMORY_BYTES, _SECONDS)
         self._searches = LRUCache[str, Search](max_items=_MAX_KEPT)
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks()
         self._free = asyncio.Semaphore(_SEARCHES)
 
     async def close(self) -> None:
         """End what runs in the background."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._helpers.close()
 
     async def find(self, opened: Opened) -> Search:
@@ -82,9 +81,7 @@ class ProblemSearch:
         if search is None or time.monotonic() >= search.repeat_at:
             search = Search()
             self._searches.put(opened.version, search)
-            search.task = asyncio.ensure_future(self._run(opened, search))
-            self._tasks.add(search.task)
-            search.task.add_done_callback(self._tasks.discard)
+            search.task = self._tasks.start(self._run(opened, search))
         if search.task is not None and not search.is_done:
             await asyncio.wait([search.task], timeout=_WAIT_SECONDS)
         return search

@@ -30,6 +30,7 @@ from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
+from wds_tools.service.pages.background import Tasks
 from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Wanted, batch_view
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.described_view import MAX_SIDE, VIEWS
@@ -38,7 +39,6 @@ from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.problem_search import ProblemSearch
 from wds_tools.service.pages.texts import TextCache
 from wds_tools.service.pages.thumbnail_cache import (
-    Thumbnail,
     ThumbnailCache,
     image_field_of,
     may_hold_image,
@@ -102,13 +102,13 @@ class PageRoutes:
         self._problems = ProblemSearch(self._browser, kept)
         self._batches = Batches(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
-        self._decoding: set[asyncio.Task[Thumbnail]] = set()
         self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
         self._reading = asyncio.Semaphore(MAX_VALUES)
-        self._warming: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._is_warm = False
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -129,23 +129,15 @@ class PageRoutes:
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """End the helper processes with the application."""
         yield
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)
-        await self._problems.close()
-        await self._batches.close()
-        for task in self._decoding:
-            task.cancel()
-        await asyncio.gather(*self._decoding, return_exceptions=True)
-        await self._texts.close()
-        await self._browser.close()
-        await self._indexes.close()
-        await self._decoders.close()
+        parts = (self._tasks, self._problems, self._batches, self._texts, self._browser, self._indexes, self._decoders)
+        for part in parts:
+            await part.close()
 
     async def get_overview(self, request: web.Request) -> web.StreamResponse:
         """Show the runs, the datasets, and the machine."""
-        if self._warming is None:  # the next page is probably that of a dataset
-            self._warming = asyncio.ensure_future(self._indexes.warm_up())
+        if not self._is_warm:  # the next page is probably that of a dataset
+            self._is_warm = True
+            self._tasks.start(self._indexes.warm_up())
         grant = request[GRANT]
         summaries = [summary for summary in self._library.summaries() if grant.allows(summary.name)]
         reports = self._table.visible(grant)
@@ -283,7 +275,7 @@ class PageRoutes:
                 {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
                 for one, text in zip(page.samples, texts, strict=True)
             ],
-            are_texts_read=None not in texts,
+            is_final=None not in texts and (page.is_complete or len(page.samples) == views.SAMPLES_PER_PAGE),
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
@@ -372,13 +364,10 @@ class PageRoutes:
         main = image_field_of(stored)
         names = [one["name"] for one in stored if one is not main and shows_mask(one["name"])][:_MAX_MASKS]
         made = [
-            asyncio.ensure_future(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
+            self._tasks.start(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
             for name in names
         ]
         if made:  # those that take longer are kept for the page that is loaded next
-            self._decoding.update(made)
-            for task in made:
-                task.add_done_callback(self._decoding.discard)
             await asyncio.wait(made, timeout=_MASK_SECONDS)
         size, lists = [row["width"], row["height"]], opened.manifest.field_classes
         facts = [one.result().facts if one.done() else None for one in made]

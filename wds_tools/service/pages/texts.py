@@ -8,6 +8,7 @@ from typing import Any
 
 from wds_tools.errors import printable
 from wds_tools.lru_cache import LRUCache
+from wds_tools.service.pages.background import Tasks
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
 
@@ -28,14 +29,12 @@ class TextCache:
         self._browser = browser
         self._helpers = helpers
         self._working = asyncio.Semaphore(MAX_VALUES)
-        self._asking: set[asyncio.Task[str | None]] = set()
+        self._tasks = Tasks()
         self._kept = LRUCache[str, str](max_items=50_000, max_bytes=_KEPT_BYTES)
 
     async def close(self) -> None:
         """End what runs in the background."""
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._tasks.close()
 
     async def texts(self, opened: Opened, rows: Sequence[dict[str, Any]]) -> list[str | None]:
         """Return the beginning of the text of each sample; "" without a text, None if it has not been read yet."""
@@ -62,10 +61,9 @@ class TextCache:
                 return ""
             text: str | None = ""
             if stored["name"].endswith("json"):
-                asking = asyncio.ensure_future(self._caption(data))
-                self._asking.add(asking)
-                asking.add_done_callback(self._asking.discard)
-                text = await asyncio.shield(asking)  # a helper that is cancelled would be ended
+                text = await asyncio.shield(
+                    self._tasks.start(self._caption(data))
+                )  # a helper that is cancelled would be ended
                 if text == "" and row["has_image"]:
                     data = b""
         if text is None:
