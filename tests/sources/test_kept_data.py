@@ -131,8 +131,8 @@ def test_arrays_of_one_name_are_an_error_and_times_are_kept(tmp_path: Path, pixe
 def test_labels_of_tensors_may_be_a_list(tmp_path: Path, pixels: np.ndarray) -> None:
     images = torch.from_numpy(pixels)
     for is_zip in (True, False):  # the latter before torch 1.6
-        torch.save((images, LABELS), tmp_path / "pair.pt", _use_new_zipfile_serialization=is_zip)
-        assert labels_of(tmp_path / "pair.pt") == LABELS
+        torch.save((images, LABELS), tmp_path / f"{is_zip}.pt", _use_new_zipfile_serialization=is_zip)
+        assert labels_of(tmp_path / f"{is_zip}.pt") == LABELS
     torch.save({"images": images, "labels": list("baabba")}, tmp_path / "names.pt")
     samples, report = pack(tmp_path / "names.pt")
     assert report.manifest.classes == ("a", "b")
