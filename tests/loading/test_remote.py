@@ -99,8 +99,8 @@ def fetchers():
     return found
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn")])
-@pytest.mark.torture_except("3-fork")
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.torture_except("2-fork")
 def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_nothing(
     server, dataset, expected, workers, method
 ):

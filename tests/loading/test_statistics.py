@@ -178,7 +178,7 @@ def test_slow_steps_on_cuda_are_not_taken_for_slow_copies(make, monkeypatch):
 @pytest.mark.torture_except("2")
 def test_a_slow_training_step_is_named(make, workers):
     loader = make(num_workers=workers, batch_size=2, subset=0.3, view=wt.CenterCrop(16, resize=16))
-    stats = read(loader, step=0.4)
+    stats = read(loader, step=0.2)
     assert stats.main_cause == "step"
     assert stats.step_seconds > stats.waited_seconds
     assert re.fullmatch(r"the loop did not wait: the training step takes (9\d|100) % of the time", loader.report())

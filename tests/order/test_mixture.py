@@ -1,6 +1,7 @@
 """Mixtures: exact proportions at every position, one sequence, one state."""
 
 import json
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -195,7 +196,7 @@ def test_a_loader_of_a_mixture_has_exact_proportions_and_resumes(two):
             mixture, batch_size=20, shuffle=True, view=wt.RandomResizedCrop(16), fields=("image", "label"), **options
         )
 
-    with make(num_workers=2) as loader:
+    with make(num_workers=1) as loader:
         batches = [(images.clone(), labels) for images, labels in loader]
         assert len(batches) == len(loader) > 20
         assert all(int((labels == 0).sum()) == 6 for _, labels in batches)
@@ -208,11 +209,11 @@ def test_a_loader_of_a_mixture_has_exact_proportions_and_resumes(two):
             assert (got_labels == labels).all()
         state = json.loads(json.dumps(loader.state_dict()))
     assert len(json.dumps(state)) < 400
-    with make(num_workers=1) as loader:
+    with make(num_workers=2) as loader:
         loader.load_state_dict(state)
         assert all(
             (got[0] == want[0]).all() and (got[1] == want[1]).all()
-            for got, want in zip(loader, batches[7:], strict=True)
+            for got, want in zip(islice(loader, 6), batches[7:13], strict=True)
         )
 
 
