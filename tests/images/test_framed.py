@@ -34,7 +34,7 @@ def drawn(regions: Regions, data: bytes, *, compiled: bool) -> NDArray[np.uint8]
     assert regions.frame is not None
     output = np.full((3, *regions.frame.size), 7, np.uint8)
     fill_around(output, regions, 0, regions.frame.fill)
-    (top, left), (height, width) = regions.frame.place[0], regions.size[0]
+    (top, left), (height, width) = regions.frame.offset[0], regions.size[0]
     rectangle = output[:, top : top + height, left : left + width]
     box = tuple(regions.needed()[0].tolist())
     if compiled:
@@ -57,7 +57,7 @@ def test_what_no_tile_covers_is_filled_and_nothing_else(seed: int, tiles: int) -
         expected, output = np.full((3, 48, 64), 114, np.uint8), np.full((3, 48, 64), 7, np.uint8)
         fill_around(output, regions, index, 114)
         for i in range(index * tiles, (index + 1) * tiles):
-            (top, left), (rows, columns) = regions.frame.place[i], regions.size[i]
+            (top, left), (rows, columns) = regions.frame.offset[i], regions.size[i]
             expected[:, top : top + rows, left : left + columns] = 7
         assert (output == expected).all()
 
@@ -82,17 +82,17 @@ def test_a_letterbox_is_where_yolo_puts_it(width: int, height: int, target: tupl
     left, top, new_width, new_height = by_the_rule_of_yolo(width, height, target)
     assert found.resize[0].tolist() == found.size[0].tolist() == [new_height, new_width]
     if min(new_width, new_height) > 1:
-        assert found.frame.place[0].tolist() == [top, left]
+        assert found.frame.offset[0].tolist() == [top, left]
     assert found.box[0].tolist() == [0, 0, width, height]
 
 
 def test_a_small_image_is_not_enlarged_and_the_corner_can_be_chosen() -> None:
     found = regions_of(Letterbox(64, enlarge=False, center=False), 40, 20)
     assert found.frame is not None
-    assert (found.size[0].tolist(), found.frame.place[0].tolist()) == ([20, 40], [0, 0])
+    assert (found.size[0].tolist(), found.frame.offset[0].tolist()) == ([20, 40], [0, 0])
     flipped = regions_of(Letterbox(64, enlarge=False, center=False, flip=1, flip_vertical=1), 40, 20)
     assert flipped.frame is not None
-    assert flipped.frame.place[0].tolist() == [44, 24]
+    assert flipped.frame.offset[0].tolist() == [44, 24]
     assert flipped.flips[0].tolist() == [True, True]
 
 
@@ -105,7 +105,7 @@ def test_a_letterbox_has_the_pixels_of_torchvision_and_its_filling(
     data = sampled(photo, sampling)
     found = regions_of(Letterbox(size), *photo.size)
     assert found.frame is not None
-    (top, left), (height, width) = found.frame.place[0].tolist(), found.size[0].tolist()
+    (top, left), (height, width) = found.frame.offset[0].tolist(), found.size[0].tolist()
     padding = [left, top, size[1] - width - left, size[0] - height - top]
     expected = v2.functional.pad(resized(data, height, width), padding, fill=114).numpy()
     assert sum(padding) > 0
@@ -168,7 +168,7 @@ def test_any_place_between_pixels_is_drawn_where_it_is(
     y, x = (np.indices((80, 100)).T + 0.5).T
     v, u = (y - offset[0]) / resize[0], (x - offset[1]) / resize[1]  # 0 to 1 inside the image
     inside = (v >= 0) & (v < 1) & (u >= 0) & (u < 1)
-    (top, left), (height, width) = found.frame.place[0].tolist(), found.size[0].tolist()
+    (top, left), (height, width) = found.frame.offset[0].tolist(), found.size[0].tolist()
     covered = np.zeros((80, 100), np.bool_)
     covered[top : top + height, left : left + width] = True
     assert (covered == inside).all()

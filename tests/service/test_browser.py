@@ -18,7 +18,7 @@ from test_runs import report
 
 import wds_tools as wt
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import Sample
 from wds_tools.options import RemoteOptions
 from wds_tools.service.history import RunHistory
@@ -79,7 +79,7 @@ def url(packed: Path, photos: Path, runs: RunHistory, tmp_path_factory: pytest.T
     root = tmp_path_factory.mktemp("browsed")
     copy_of(packed, root / "photos")
     both = {"json": VALUES["objects"], "mask.png": stored(CLASSES), "panoptic.png": stored(COLOURS)}
-    write(root / "annotated", [both, both, both], {PLACE: ClassList((SCRIPT, "car"), (), (PERSON, "{}"))})
+    write(root / "annotated", [both, both, both], {CATEGORY_PATH: ClassList((SCRIPT, "car"), (), (PERSON, "{}"))})
     write_without_images(root / "words")
     bad = [Sample(HOSTILE_KEY, {"jpg": b"<html>" + SCRIPT.encode(), "txt": SCRIPT.encode(), "json": json_of(SCRIPT)})]
     write_dataset(root / "hostile", bad, classes=(SCRIPT, "\u202ereversed"))

@@ -24,7 +24,7 @@ from waiting import wait_for
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.image_header import probe
 from wds_tools.format.manifest import Manifest, to_json
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import Sample
 from wds_tools.inspection import palette
 from wds_tools.packing.shard_file import ShardFile
@@ -143,7 +143,7 @@ MASKS = {
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("overlays")
-    lists = {PLACE: ClassList((SCRIPT, "car"), (), (PERSON, '{"keypoints": 5, "skeleton": {}}'))}
+    lists = {CATEGORY_PATH: ClassList((SCRIPT, "car"), (), (PERSON, '{"keypoints": 5, "skeleton": {}}'))}
     write(root / "drawn", [{"json": value} for value in VALUES.values()], lists)
     write(root / "unlisted", [{"json": VALUES["objects"]}], {})
     write(root / "texts", TEXTS, {})

@@ -1,7 +1,7 @@
 """Class lists of fields: the names of class numbers that are not the label of a sample. No I/O.
 
-They belong to a place, written as for `LabelSource`: a field such as ``labels.json``, or an entry of a JSON field such
-as ``json:objects.category``.
+They belong to a field path, written as for `LabelSource`: a field such as ``labels.json``, or an entry of a JSON field
+such as ``json:objects.category``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 CLASS_LISTS_NAME = "field_classes.json"
 """File of unpacked samples with their class lists, which the files of the samples do not have."""
 
-LABEL_PLACE = "cls"
-"""The place of class names in this file if the numbers are in files of their own."""
+LABEL_PATH = "cls"
+"""The field path of class names in this file if the numbers are in files of their own."""
 
 
 class ClassList(NamedTuple):
@@ -43,7 +43,7 @@ class ClassList(NamedTuple):
 
 
 FieldClasses: TypeAlias = Mapping[str, ClassList]
-"""Place -> its classes."""
+"""Field path -> its classes."""
 
 
 class DatasetClasses(NamedTuple):
@@ -54,18 +54,18 @@ class DatasetClasses(NamedTuple):
     fields: FieldClasses
     stored: Collection[str] = ()
 
-    def of(self, place: str) -> ClassList | None:
-        """Return the classes of a place: without names if a field has no list, None if there is no such field."""
-        return self.fields.get(place) or (ClassList(()) if place in self.stored else None)
+    def of(self, path: str) -> ClassList | None:
+        """Return the classes at a field path: without names if a field has no list, None if there is no such field."""
+        return self.fields.get(path) or (ClassList(()) if path in self.stored else None)
 
 
 def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, ClassList]:
     """Return class lists that a user gave as such, or as names by number; raises as `check_field_classes` does."""
     lists = {
-        place: ClassList(tuple(given_list.names), tuple(given_list.ids), tuple(given_list.attributes))
+        path: ClassList(tuple(given_list.names), tuple(given_list.ids), tuple(given_list.attributes))
         if isinstance(given_list, ClassList)
         else ClassList(tuple(given_list))
-        for place, given_list in given.items()
+        for path, given_list in given.items()
     }
     check_field_classes(lists)
     return lists
@@ -73,21 +73,21 @@ def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, Cla
 
 def check_field_classes(field_classes: FieldClasses) -> None:
     """Check class lists that go into a manifest."""
-    for place, (names, ids, attributes) in field_classes.items():
-        if place in (FOLDER, INDEX) or str(LabelSource.parse(place)) != place:
+    for path, (names, ids, attributes) in field_classes.items():
+        if path in (FOLDER, INDEX) or str(LabelSource.parse(path)) != path:
             raise OptionError(
-                f"{place!r} cannot have a list of classes; allowed are fields such as 'labels.json', and entries of "
+                f"{path!r} cannot have a list of classes; allowed are fields such as 'labels.json', and entries of "
                 "JSON fields such as 'json:objects.category'"
             )
         Classes(names)
         if ids and (len(ids) != len(names) or len(set(ids)) < len(ids)):
             raise LabelError(
-                f"{place!r} has {len(names)} class names and the ids {list(ids)[:10]}; allowed is one different id for "
+                f"{path!r} has {len(names)} class names and the ids {list(ids)[:10]}; allowed is one different id for "
                 "each name"
             )
         if attributes and len(attributes) != len(names):
             raise LabelError(
-                f"{place!r} has {len(names)} class names and {len(attributes)} objects with attributes; allowed is one "
+                f"{path!r} has {len(names)} class names and {len(attributes)} objects with attributes; allowed is one "
                 "for each name"
             )
 
@@ -95,30 +95,30 @@ def check_field_classes(field_classes: FieldClasses) -> None:
 def to_raw(field_classes: FieldClasses) -> dict[str, Any]:
     """Return class lists as values for JSON."""
     return {
-        place: {
+        path: {
             "names": list(names),
             **({"ids": list(ids)} if ids else {}),
             **({"attributes": list(map(json.loads, attributes))} if attributes else {}),
         }
-        for place, (names, ids, attributes) in field_classes.items()
+        for path, (names, ids, attributes) in field_classes.items()
     }
 
 
 def from_raw(raw: Any) -> dict[str, ClassList]:
     """Return class lists that were read from JSON."""
     if not isinstance(raw, dict):
-        raise TypeError(f"field_classes are {raw!r}; allowed is an object with a list of classes for each place")
+        raise TypeError(f"field_classes are {raw!r}; allowed is an object with a list of classes for each field path")
     lists = {}
-    for place, entry in raw.items():
+    for path, entry in raw.items():
         names, ids = (entry.get("names"), entry.get("ids", [])) if isinstance(entry, dict) else (None, None)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"field_classes of {place!r} have names {names!r}; allowed is a list of names")
+            raise TypeError(f"field_classes of {path!r} have names {names!r}; allowed is a list of names")
         if not isinstance(ids, list) or not all(type(item) is int for item in ids):
-            raise TypeError(f"field_classes of {place!r} have ids {ids!r}; allowed is a list of whole numbers")
+            raise TypeError(f"field_classes of {path!r} have ids {ids!r}; allowed is a list of whole numbers")
         attributes = entry.get("attributes", [])
         if not isinstance(attributes, list) or not all(isinstance(one, dict) for one in attributes):
-            raise TypeError(f"field_classes of {place!r} have attributes {attributes!r}; allowed is a list of objects")
-        lists[place] = ClassList(tuple(names), tuple(ids), tuple(map(json.dumps, attributes)))
+            raise TypeError(f"field_classes of {path!r} have attributes {attributes!r}; allowed is a list of objects")
+        lists[path] = ClassList(tuple(names), tuple(ids), tuple(map(json.dumps, attributes)))
     check_field_classes(lists)
     return lists
 
@@ -126,33 +126,33 @@ def from_raw(raw: Any) -> dict[str, ClassList]:
 def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
     """Return the class lists on which all datasets that have the field agree."""
     same: dict[str, ClassList] = {}
-    for place in _places(parts):
-        first, *others = [classes for part in parts if (classes := part.of(place)) is not None]
+    for path in _paths(parts):
+        first, *others = [classes for part in parts if (classes := part.of(path)) is not None]
         if all(map(first.means_the_same, others)):
-            same[place] = first
+            same[path] = first
     return same
 
 
 def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | None = None) -> None:
-    """Check that datasets have the same classes for each place."""
-    for place in _places(parts):
-        field = LabelSource.parse(place).field
+    """Check that datasets have the same classes for each field path."""
+    for path in _paths(parts):
+        field = LabelSource.parse(path).field
         if fields is not None and field not in fields:
             continue
-        lists = [(part, classes) for part in parts if (classes := part.of(place)) is not None]
+        lists = [(part, classes) for part in parts if (classes := part.of(path)) is not None]
         first, expected = lists[0]
         for part, classes in lists[1:]:
             if not classes.means_the_same(expected):
                 raise LabelError(
-                    f"{first.name} and {part.name} have different classes for {place!r} "
+                    f"{first.name} and {part.name} have different classes for {path!r} "
                     f"({_first_difference(expected, classes)}), so its numbers would mean different things: pack them "
                     f"with the same classes (--classes, classes=)"
                     + ("" if fields is None else f", or remove {field!r} from fields=")
                 )
 
 
-def _places(parts: Iterable[DatasetClasses]) -> list[str]:
-    return list(dict.fromkeys(place for part in parts for place in part.fields))
+def _paths(parts: Iterable[DatasetClasses]) -> list[str]:
+    return list(dict.fromkeys(path for part in parts for path in part.fields))
 
 
 def _first_difference(left: ClassList, right: ClassList) -> str:

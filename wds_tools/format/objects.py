@@ -18,7 +18,7 @@ from wds_tools.errors import SourceError
 Box: TypeAlias = tuple[float, float, float, float]
 Object: TypeAlias = dict[str, Any]
 
-PLACE = "json:objects.category"
+CATEGORY_PATH = "json:objects.category"
 """Where the class list of objects belongs, as in ``field_classes`` of the manifest."""
 
 OBJECT_KEYS = ("box", "category", "polygons", "rle", "crowd", "keypoints")

@@ -66,7 +66,7 @@ def _without(regions: Regions, hidden: NDArray[np.bool_], **frame: Any) -> Regio
         regions,
         corner=np.where(hidden[:, None], -far, regions.corner),
         size=np.where(hidden[:, None], 0, regions.size),
-        frame=replace(old, place=np.where(hidden[:, None], 0, old.place), **frame),
+        frame=replace(old, offset=np.where(hidden[:, None], 0, old.offset), **frame),
     )
 
 

@@ -39,7 +39,7 @@ def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64]
     flips = regions.flips
     if flips.any():
         moved = np.where(of_rows(flips), of_rows(regions.size[:, ::-1]) + mirror_at - moved, moved)
-    return moved if frame is None else moved + of_rows(frame.place[:, ::-1])
+    return moved if frame is None else moved + of_rows(frame.offset[:, ::-1])
 
 
 def image_edges(regions: Regions, rows: int | NDArray[np.int64]) -> tuple[Floats, Floats]:

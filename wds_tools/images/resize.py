@@ -112,7 +112,7 @@ def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float)
     frame = regions.frame
     assert frame is not None
     tiles = slice(index * frame.tiles, (index + 1) * frame.tiles)
-    start = frame.place[tiles]
+    start = frame.offset[tiles]
     corners = zip(start.tolist(), (start + regions.size[tiles]).tolist(), strict=True)
     results = sorted((left, right, top, bottom) for (top, left), (bottom, right) in corners if top < bottom)
     ends = {0, output.shape[1], *(end for *_, top, bottom in results for end in (top, bottom))}

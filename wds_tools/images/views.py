@@ -74,7 +74,7 @@ class Frame:
 
     Attributes:
         size: Height and width of each output in pixels.
-        place: int64 [n, 2], top and left of each result in its output.
+        offset: int64 [n, 2], top and left of each result in its output.
         fill: Value of all channels where no result is, 0 to 255.
         flip_rows: bool [n], whether each result is mirrored top to bottom.
         tiles: Number of results in an output. Those of one output follow each other.
@@ -86,7 +86,7 @@ class Frame:
     """
 
     size: tuple[int, int]
-    place: NDArray[np.int64]
+    offset: NDArray[np.int64]
     fill: int
     flip_rows: NDArray[np.bool_]
     tiles: int = 1
@@ -155,7 +155,7 @@ class Regions:
         if frame is not None:
             if (warp := frame.warp) is not None:
                 warp = Warp(warp.matrix[rows], warp.size, warp.flips[rows], warp.margin[rows])
-            frame = Frame(frame.size, frame.place[rows], frame.fill, frame.flip_rows[rows], warp=warp)
+            frame = Frame(frame.size, frame.offset[rows], frame.fill, frame.flip_rows[rows], warp=warp)
         return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows], frame)
 
     def shows(self, i: int) -> NDArray[np.bool_] | None:

@@ -17,7 +17,7 @@ from PIL import ImageDraw
 from wds_tools.errors import DestinationError, OptionError, SampleError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.inspection.drawn import draw, layers_of
 from wds_tools.inspection.saved_step import SavedStep
@@ -156,7 +156,7 @@ def _annotated(
     for image in images:
         tiles.append(Pillow.fromarray(image.permute(1, 2, 0).contiguous().numpy()))
         tiles[-1].thumbnail((size, size))
-    names = manifest.field_classes.get(PLACE, ClassList(())).names
+    names = manifest.field_classes.get(CATEGORY_PATH, ClassList(())).names
     for name, fields in layers.items():
         step, errors = explain(fields), []
         for i, tile in enumerate(tiles):

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import shows_mask
 from wds_tools.inspection import palette
 from wds_tools.loading.fields.boxes import Boxes
@@ -29,7 +29,7 @@ _AREA_OPACITY = 0.25
 _MAX_OBJECTS = 300  # of an image
 _MAX_NAME = 24  # characters
 _MAX_MASKS = 4
-_FIELD, _, _PATH = PLACE.partition(":")
+_FIELD, _, _PATH = CATEGORY_PATH.partition(":")
 
 
 def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, Any]]:
@@ -43,12 +43,12 @@ def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, A
         has_colours = name.startswith("panoptic")
         kind = Array(name, like=image, interpolation="nearest") if has_colours else Mask(name, like=image)
         layers[f"the mask {name}"] = {MASK: kind}
-    if PLACE in manifest.field_classes and _FIELD in manifest.fields:
+    if CATEGORY_PATH in manifest.field_classes and _FIELD in manifest.fields:
         classes = Field(_FIELD, path=_PATH)
         layers["outlines"] = {OUTLINES: Polygons(_FIELD, like=image), CLASSES: classes}
         boxes = Boxes(_FIELD, path="objects.box", like=image)
         layers["boxes"] = {BOXES: boxes, CLASSES: Field(_FIELD, path=_PATH, like=BOXES)}
-        if any("keypoints" in json.loads(text or "{}") for text in manifest.field_classes[PLACE].attributes):
+        if any("keypoints" in json.loads(text or "{}") for text in manifest.field_classes[CATEGORY_PATH].attributes):
             points = Keypoints(_FIELD, path="objects.keypoints", like=image)
             layers["key points"] = {POINTS: points, CLASSES: classes}
     return layers
@@ -89,8 +89,8 @@ def _draw_mask(tile: Image.Image, mask: Any) -> None:
     else:
         class_numbers = mask.reshape(mask.shape[-2:]).astype(np.int64)
         table = np.array([palette.rgb_of(class_number) for class_number in range(palette.COUNT)], np.uint8)
-        places = np.where(class_numbers == 0, 0, (class_numbers - 1) % (palette.COUNT - 1) + 1)
-        colours, shown = table[places], class_numbers != 0
+        indexes = np.where(class_numbers == 0, 0, (class_numbers - 1) % (palette.COUNT - 1) + 1)
+        colours, shown = table[indexes], class_numbers != 0
     opacity = Image.fromarray((shown * round(255 * _MASK_OPACITY)).astype(np.uint8))
     over = Image.fromarray(colours).resize(tile.size, Image.Resampling.NEAREST)
     tile.paste(over, (0, 0), opacity.resize(tile.size, Image.Resampling.NEAREST))

@@ -17,16 +17,16 @@ def rgb_of(class_number: int) -> tuple[int, int, int]:
     >>> rgb_of(1) == rgb_of(256), rgb_of(1) == rgb_of(2)
     (True, False)
     """
-    if place_of(class_number) == _IGNORED:
+    if index_of(class_number) == _IGNORED:
         return 200, 200, 200
-    class_number = place_of(class_number)
+    class_number = index_of(class_number)
     saturation, value = ((0.85, 1.0), (0.55, 1.0), (0.9, 0.75))[class_number // 8 % 3]
     red, green, blue = colorsys.hsv_to_rgb(class_number * _STEP % 1, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def place_of(class_number: int) -> int:
-    """Return the place of a number in a palette of 256 colours: 0 for 0, otherwise 1 to 255."""
+def index_of(class_number: int) -> int:
+    """Return the index of a class number in a palette of 256 colours: 0 for 0, otherwise 1 to 255."""
     return (class_number - 1) % (COUNT - 1) + 1 if class_number else 0
 
 

@@ -295,11 +295,11 @@ def _class_lines(stats: DatasetStats) -> list[str]:
 
 def _field_class_lines(stats: DatasetStats) -> list[str]:
     lines = []
-    for place, classes in stats.field_classes.items():
+    for path, classes in stats.field_classes.items():
         names = ", ".join(map(_printable, classes.names[:MAX_CLASSES]))
         hidden = len(classes.names) - MAX_CLASSES
         more = f", ... and {hidden:,} more" if hidden > 0 else ""
-        lines += ["", f"  {counted(len(classes.names), 'class', 'classes')} of {_printable(place)}: {names}{more}"]
+        lines += ["", f"  {counted(len(classes.names), 'class', 'classes')} of {_printable(path)}: {names}{more}"]
     return lines
 
 

@@ -287,7 +287,7 @@ def _crops_of(regions: Regions) -> list[Crop]:
     scale = regions.box[:, [3, 2]] / regions.resize  # [n, 2], rows and columns of the box per pixel of the result
     start, length = regions.box[:, [1, 0]] + regions.corner * scale, regions.size * scale
     numbers: NDArray[np.float64] = np.concatenate([start[:, ::-1], length[:, ::-1]], axis=1)
-    places = [None] * len(numbers) if regions.frame is None else [(x, y) for y, x in regions.frame.place.tolist()]
+    places = [None] * len(numbers) if regions.frame is None else [(x, y) for y, x in regions.frame.offset.tolist()]
     rows = zip(numbers.tolist(), regions.size.tolist(), regions.flips.tolist(), places, strict=True)
     return [
         Crop(_short(left), _short(top), _short(width), _short(height), (size[0], size[1]), flip, upside_down, place)

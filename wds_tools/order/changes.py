@@ -32,16 +32,16 @@ class Ban:
     file: tuple[str, str] | None = None
 
     @property
-    def place(self) -> tuple[int, int]:
+    def start(self) -> tuple[int, int]:
         """Epoch and position."""
         return self.epoch, self.position
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a state: the ids, or the file that has them."""
-        place = {"epoch": self.epoch, "position": self.position}
+        start = {"epoch": self.epoch, "position": self.position}
         if self.file is None:
-            return {**place, "ids": list(self.ids)}
-        return {**place, "file": self.file[0], "xxh3": self.file[1]}
+            return {**start, "ids": list(self.ids)}
+        return {**start, "file": self.file[0], "xxh3": self.file[1]}
 
 
 ReadIds: TypeAlias = Callable[[str, str], Sequence[int]]
@@ -137,7 +137,7 @@ class Reweight:
     progress: Progress | None = None
 
     @property
-    def place(self) -> tuple[int, int]:
+    def start(self) -> tuple[int, int]:
         """Epoch and position."""
         return self.epoch, self.position
 

@@ -127,7 +127,7 @@ class RunOrder(ABC):
     def _from_start(self, epoch: int, changes: Sequence[Change], regimes: Regimes | None) -> EpochOrder:
         """Return the order of an epoch with the changes up to its start."""
         order = self.whole(epoch)
-        passed = [change for change in changes if change.place <= (epoch, 0)]
+        passed = [change for change in changes if change.start <= (epoch, 0)]
         banned = [sample for change in passed if isinstance(change, Ban) for sample in change.ids]
         weights = next((change for change in reversed(passed) if isinstance(change, Reweight)), None)
         if weights and weights.entries is not None:

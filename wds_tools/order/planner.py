@@ -278,23 +278,23 @@ class EpochOrders:
         identity = self.order.identity
         before = cursor.position if identity.buckets else reach_of(identity) if has_partners else 0
         first = cursor.epoch, max(0, cursor.position - before)  # the groups of an epoch are computed from its start
-        passed = [change for change in self.reweights if change.place <= first]
-        return [*passed[-1:], *(change for change in self.reweights if change.place > first)]
+        passed = [change for change in self.reweights if change.start <= first]
+        return [*passed[-1:], *(change for change in self.reweights if change.start > first)]
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
         new = set(ids).difference(*(ban.ids for ban in self.bans))
         if not new:
             return self
-        place, last = astuple(cursor), self._last(cursor)
+        now, last = astuple(cursor), self._last(cursor)
         changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
         if last or self._needs_weights:
             entries, length = (last.entries, last.length) if last else (None, self._length(cursor))
             if entries is None and self._needs_weights:
                 entries = self._plain_weights
             changes.append(Reweight(cursor.epoch, cursor.position, entries, length))
-        passed = [change for change in self.changes if change.place <= place]
-        later = [change for change in self.changes if change.place > place]
+        passed = [change for change in self.changes if change.start <= now]
+        later = [change for change in self.changes if change.start > now]
         return self._with((*passed, *changes, *later), known=self._known.until(passed))
 
     def reweighting(self, entries: Entries | None, cursor: Cursor, *, check: bool = True) -> EpochOrders:
@@ -336,8 +336,8 @@ class EpochOrders:
 
     def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
         """Return the orders without the changes of weights after a cursor, or without those at it either."""
-        place = astuple(cursor)
-        passed = {change for change in self.reweights if change.place < place or (inclusive and change.place == place)}
+        now = astuple(cursor)
+        passed = {change for change in self.reweights if change.start < now or (inclusive and change.start == now)}
         return self._with([change for change in self.changes if isinstance(change, Ban) or change in passed])
 
     def check(self, change: Reweight) -> None:
@@ -350,12 +350,12 @@ class EpochOrders:
 
     def has_changes_of(self, other: EpochOrders) -> bool:
         """Return whether the weights change at the same positions to the same ones as in other orders."""
-        pairs = ([(change.place, change.entries) for change in orders.reweights] for orders in (self, other))
+        pairs = ([(change.start, change.entries) for change in orders.reweights] for orders in (self, other))
         return next(pairs) == next(pairs)
 
     def _last(self, cursor: Cursor) -> Reweight | None:
         """Return the change whose samples are drawn at a cursor; None in a plain epoch."""
-        passed = [change for change in self.reweights if change.place <= astuple(cursor)]
+        passed = [change for change in self.reweights if change.start <= astuple(cursor)]
         return passed[-1] if passed and (passed[-1].entries or passed[-1].epoch == cursor.epoch) else None
 
     def _draws(self, change: Reweight) -> Draws:
@@ -405,8 +405,8 @@ class EpochOrders:
         Kept are the last changes before the cursor, and all changes of its epoch, so the state does not grow with the
         run. The orders of the epochs before the first kept change are then not known.
         """
-        passed = [change for change in self.reweights if change.place <= astuple(cursor)]
-        in_epoch = [change for change in passed if change.place > (cursor.epoch, 0)]
+        passed = [change for change in self.reweights if change.start <= astuple(cursor)]
+        in_epoch = [change for change in passed if change.start > (cursor.epoch, 0)]
         kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
         if len(kept) == len(passed):
             return self
@@ -434,10 +434,9 @@ class EpochOrders:
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
-        place = astuple(cursor)
+        now = astuple(cursor)
         weights = [
-            reweight.to_list(self._progress(reweight) if reweight.place <= place else None)
-            for reweight in self.reweights
+            reweight.to_list(self._progress(reweight) if reweight.start <= now else None) for reweight in self.reweights
         ]
         return {
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),

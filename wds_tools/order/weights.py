@@ -184,7 +184,8 @@ class Factors:
         """Yield the factors of samples after each condition, before they are rounded: float64 [n]."""
         products = self._of_array(ids)
         for bits, factor in self._conditions:
-            product = np.where(self._meet(bits, ids), products.astype(np.float64) * factor, products)
+            meets = self._meet(bits, ids) & np.isfinite(products)  # infinite times 0 stays infinite, which is refused
+            product = np.where(meets, np.where(meets, products, 0).astype(np.float64) * factor, products)
             yield product
             with np.errstate(over="ignore"):
                 products = product.astype(np.float32)

@@ -20,7 +20,7 @@ from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
-from wds_tools.packing.worker import Place
+from wds_tools.packing.worker import ShardTarget
 from wds_tools.sources.base import Skip, Source
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
@@ -108,7 +108,7 @@ class Destination(Protocol):
     def add_shard(self, report: ShardReport) -> None:
         """Add a shard that is finished in ``folder``."""
 
-    def place(self) -> Place:
+    def shard_target(self) -> ShardTarget:
         """Return where tasks on other machines write their shards. `add_shard` is not called for these shards."""
 
     def finish_task(self) -> None:
@@ -287,7 +287,7 @@ class FolderDestination(WorkFolder):
     def add_shard(self, report: ShardReport) -> None:
         """Do nothing: the shard is already in the folder."""
 
-    def place(self) -> Place:
+    def shard_target(self) -> ShardTarget:
         """Return the folder for tasks on other machines, which must share it."""
         return _SharedFolder(self.folder.absolute(), self.read_plan() or {})
 
@@ -346,7 +346,7 @@ class FolderDestination(WorkFolder):
 
 @dataclass(frozen=True, slots=True)
 class _SharedFolder:
-    """A folder that all machines share, as a `Place`."""
+    """A folder that all machines share, as a `ShardTarget`."""
 
     folder: Path
     plan: dict[str, Any]

@@ -52,7 +52,7 @@ from wds_tools.packing.work_folder import (
     remove_shard,
     report_path,
 )
-from wds_tools.packing.worker import Place
+from wds_tools.packing.worker import ShardTarget
 from wds_tools.sources.base import Skip
 from wds_tools.storage import StoredFile, is_url, whole_file
 from wds_tools.storage.cache.blocks import BlockCache
@@ -153,7 +153,7 @@ class BucketDestination:
         self._cache = BlockCache(cache.cache_folder, cache.cache_bytes, url=url, without=without) if cache else None
         self.name = clean_url(url)
         self.folder = spool_folder(url, spool, user if task is None else f"task-{task[0]}-of-{task[1]}")
-        self._place = _BucketPlace(url, spool, remote)
+        self._target = _BucketTarget(url, spool, remote)
         self.task = task
         self._spool = WorkFolder(self.folder, self.name, keep_empty=False)
         self._bucket = Bucket(url, remote=remote)
@@ -225,9 +225,9 @@ class BucketDestination:
         """Upload a finished shard in the background. First waits while `UPLOADS` others are being uploaded."""
         self._uploads.add(report)
 
-    def place(self) -> Place:
+    def shard_target(self) -> ShardTarget:
         """Return the URL for tasks on other machines. Each uploads its shard itself."""
-        return replace(self._place, plan=self._plan)
+        return replace(self._target, plan=self._plan)
 
     def finish_task(self) -> None:
         """Wait until the shards of this task have arrived, and remove its spool."""
@@ -388,8 +388,8 @@ class BucketDestination:
 
 
 @dataclass(frozen=True, slots=True)
-class _BucketPlace:
-    """A URL as a `Place`: a shard is packed into a spool of this process, then uploaded."""
+class _BucketTarget:
+    """A URL as a `ShardTarget`: a shard is packed into a spool of this process, then uploaded."""
 
     url: str
     spool: str | Path | None

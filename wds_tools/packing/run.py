@@ -217,7 +217,7 @@ class PackJob:
             bounded=self.destination.is_bounded,
             after_loss="finished shards are kept, run the same command again to continue",
         )
-        common = self._common(threads, files), self.destination.place() if is_remote else None
+        common = self._common(threads, files), self.destination.shard_target() if is_remote else None
         parts = ((shard, (shard, *self._inputs(shard))) for shard in missing)
         shared = [] if is_url(self.source.name) else [path for path in [Path(self.source.name)] if path.exists()]
         with closing(engine.run(pack_part, common, parts, advance=self.bar.advance, shared=shared)) as results:

@@ -10,7 +10,7 @@ from typing import Any
 
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
 from wds_tools.images.framed import Letterbox
 from wds_tools.images.views import RandomResizedCrop
@@ -125,7 +125,7 @@ def _fields_like_image(manifest: Manifest) -> dict[str, str]:
         else f"wds_tools.Mask({field!r}, like='image')"
         for name, field in masks.items()
     }
-    return (_OBJECTS if PLACE in manifest.field_classes else {}) | kinds
+    return (_OBJECTS if CATEGORY_PATH in manifest.field_classes else {}) | kinds
 
 
 def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class ShardTask:
     plan: str = ""
 
 
-class Place(Protocol):
+class ShardTarget(Protocol):
     """Where a task on another machine writes its shard. It can be pickled."""
 
     def put(self, pack: Callable[[Path], ShardReport]) -> ShardReport:
@@ -57,15 +57,15 @@ class Place(Protocol):
 
 
 def pack_part(
-    common: tuple[ShardTask, Place | None], part: tuple[int, int, tuple[Input, ...]], advance: Advance
+    common: tuple[ShardTask, ShardTarget | None], part: tuple[int, int, tuple[Input, ...]], advance: Advance
 ) -> ShardReport:
     """Pack a shard where an engine calls this function."""
-    task, place = common
+    task, target = common
     number, start, inputs = part
     task = replace(task, number=number, start=start, inputs=inputs)
-    if place is None:
+    if target is None:
         return pack_shard(task, advance)
-    return place.put(lambda folder: pack_shard(replace(task, folder=folder), advance))
+    return target.put(lambda folder: pack_shard(replace(task, folder=folder), advance))
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:

@@ -18,7 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
-from wds_tools.format.objects import PLACE, name_of
+from wds_tools.format.objects import CATEGORY_PATH, name_of
 from wds_tools.sources import layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed, unpacked
 from wds_tools.sources.base import Collector, Record
@@ -98,7 +98,7 @@ class Annotated(Layout):
     """How the names of files with the annotations of one image end."""
 
     labels: ClassVar[str] = ""
-    place: ClassVar[str] = PLACE
+    place: ClassVar[str] = CATEGORY_PATH
     """Where the numbers of classes are."""
 
     _plan: dict[str, Described] | None = None

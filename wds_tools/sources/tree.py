@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
+from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
@@ -244,7 +244,7 @@ class ClassFolders(Layout):
             found.field_classes |= from_raw(json.loads(files.read(file)))
         except (ValueError, TypeError, RecursionError) as error:
             raise SourceError(f"{file.path} does not have the class lists that unpack writes: {error}") from error
-        if names := found.field_classes.pop(LABEL_PLACE, None) or found.field_classes.pop(LABELS, None):
+        if names := found.field_classes.pop(LABEL_PATH, None) or found.field_classes.pop(LABELS, None):
             found.classes = names.names
         found.account.attach("class names")
         return file

@@ -18,7 +18,7 @@ from wds_tools.format.index import ABSENT, NO_LABEL, Index, image_field
 from wds_tools.format.label import readings
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.upkeep.annotation_files import checked_objects
 
 
@@ -28,7 +28,7 @@ class ContentCheck:
     def __init__(self, index: Index, manifest: Manifest) -> None:
         self.remarks: list[str] = []
         self._index = index
-        self._objects = manifest.field_classes.get(PLACE)
+        self._objects = manifest.field_classes.get(CATEGORY_PATH)
         self._classes = manifest.classes
         self._label = _label_source(manifest)
         self._images: dict[int, int] = {}  # offset of the image of a sample -> its row
@@ -37,7 +37,7 @@ class ContentCheck:
             self._images |= {row: int(index.fields[name].offset[row]) for row in rows}
         self._images = {offset: row for row, offset in self._images.items()}
         labels = index.fields.get(self._label.field or "") if self._label else None
-        facts = index.fields.get(PLACE.partition(":")[0]) if self._objects else None
+        facts = index.fields.get(CATEGORY_PATH.partition(":")[0]) if self._objects else None
         self._facts = (
             {} if facts is None else {start: row for row, start in enumerate(facts.offset.tolist()) if start != ABSENT}
         )

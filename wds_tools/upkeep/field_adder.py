@@ -201,9 +201,9 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
         names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
         raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
     lists = {
-        place: classes
-        for place, classes in old.field_classes.items()
-        if LabelSource.parse(place).field not in removed.fields
+        field_path: classes
+        for field_path, classes in old.field_classes.items()
+        if LabelSource.parse(field_path).field not in removed.fields
     }
     with write_errors(folder, "the dataset is unchanged"):
         _write_additions(path, [addition for addition in old.additions if addition is not removed], lists)

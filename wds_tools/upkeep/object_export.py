@@ -16,7 +16,7 @@ from tqdm import tqdm
 from wds_tools.errors import DestinationError, OptionError, SampleError, SourceError
 from wds_tools.format.codecs import decode_field
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.packing.encode import encode_field
 from wds_tools.reading.shardset import ShardSet
@@ -58,15 +58,15 @@ class ObjectExport:
 
     def _classes(self) -> ClassList:
         manifest = self.shards.manifest
-        if "json" not in manifest.all_fields or PLACE not in manifest.field_classes:
+        if "json" not in manifest.all_fields or CATEGORY_PATH not in manifest.field_classes:
             raise OptionError(
-                f"{self.shards.name} has no objects to export: it has no class list for {PLACE!r}, which `wds-tools "
-                "pack` writes for COCO, YOLO and VOC, and ShardWriter with field_classes="
+                f"{self.shards.name} has no objects to export: it has no class list for {CATEGORY_PATH!r}, which "
+                "`wds-tools pack` writes for COCO, YOLO and VOC, and ShardWriter with field_classes="
             )
         further = sorted(set(manifest.all_fields) - {"json", *IMAGE_FIELDS})
         if further:
             self.notes.append(f"other fields are left out: {', '.join(further)}; `wds-tools unpack` writes them")
-        return manifest.field_classes[PLACE]
+        return manifest.field_classes[CATEGORY_PATH]
 
     def _put_images(self, folder: RestoreFolder, images: _Images, classes: ClassList, *, by_stem: bool) -> None:
         paths: dict[str, str] = {}

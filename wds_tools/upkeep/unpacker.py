@@ -18,7 +18,7 @@ from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
 from wds_tools.errors import DestinationError, MissingFieldError, OptionError
-from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, ClassList, to_raw
+from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, ClassList, to_raw
 from wds_tools.format.index import ABSENT, NO_LABEL
 from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
@@ -236,12 +236,12 @@ def _put_class_lists(
 ) -> None:
     """Write the class lists of the fields that were written, as the manifest has them; for ``cls`` files the names."""
     lists = {
-        place: classes
-        for place, classes in manifest.field_classes.items()
-        if requested is None or LabelSource.parse(place).field in requested
+        path: classes
+        for path, classes in manifest.field_classes.items()
+        if requested is None or LabelSource.parse(path).field in requested
     }
     if has_numbers and manifest.classes:
-        lists[LABEL_PLACE] = ClassList(tuple(manifest.classes))
+        lists[LABEL_PATH] = ClassList(tuple(manifest.classes))
     if lists:
         data = json.dumps(to_raw(lists), indent=2).encode()
         report.written += folder.put(CLASS_LISTS_NAME, data)
@@ -259,7 +259,7 @@ def _restore(
     has_number = False
     with _named(sample):
         for path, data in files_of(sample, requested, layout):
-            has_number |= path.endswith(f".{LABEL_PLACE}")
+            has_number |= path.endswith(f".{LABEL_PATH}")
             if folder.put(path, data):
                 report.written += 1
             else:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.images.outlines import image_edges, place_points, uncovered
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
@@ -125,11 +125,11 @@ class Boxes(AtPath):
         Raises:
             OptionError: The dataset has no class list of objects.
         """
-        if self.format is None and self._is_of_annotations and PLACE not in shards.manifest.field_classes:
+        if self.format is None and self._is_of_annotations and CATEGORY_PATH not in shards.manifest.field_classes:
             raise OptionError(
-                f"wds_tools.Boxes(path={self.path!r}): {shards.name} has no class list for {PLACE!r}, so it was not "
-                "packed from annotations, and the order of the numbers is not known: give format='xyxy', 'xywh' or "
-                "'cxcywh'"
+                f"wds_tools.Boxes(path={self.path!r}): {shards.name} has no class list for {CATEGORY_PATH!r}, so it "
+                "was not packed from annotations, and the order of the numbers is not known: give format='xyxy', "
+                "'xywh' or 'cxcywh'"
             )
         return self
 

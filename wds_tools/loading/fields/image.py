@@ -323,7 +323,7 @@ def _placed(outputs: list[Rgb], regions: Regions) -> list[Rgb]:
     with stages.WRITE:
         for i, output in enumerate(outputs):
             fill_around(output, regions, i, frame.fill)
-    rectangles = enumerate(zip(frame.place.tolist(), regions.size.tolist(), strict=True))
+    rectangles = enumerate(zip(frame.offset.tolist(), regions.size.tolist(), strict=True))
     return [
         outputs[i // frame.tiles][:, top : top + height, left : left + width]
         for i, ((top, left), (height, width)) in rectangles

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.format.objects import PLACE, are_pairs, flip_index_of
+from wds_tools.format.objects import CATEGORY_PATH, are_pairs, flip_index_of
 from wds_tools.images.outlines import image_edges, place_points
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
@@ -79,7 +79,7 @@ class Keypoints(AtPath):
         """Return the specification with the pairs of points that the dataset states; none if datasets contradict."""
         if self.flip_index is not None or (self.field, self.path) != ("json", "objects.keypoints"):
             return self
-        lists = [dataset.fields[PLACE] for dataset in shards.class_lists if PLACE in dataset.fields]
+        lists = [dataset.fields[CATEGORY_PATH] for dataset in shards.class_lists if CATEGORY_PATH in dataset.fields]
         return replace(self, flip_index=flip_index_of(text for class_list in lists for text in class_list.attributes))
 
     def load(self, part: Part, column: Column) -> list[Any]:

@@ -146,7 +146,7 @@ def _shown(mask: Masks, regions: Regions | None, i: int) -> Masks:
     if frame is None:
         return select_nearest(mask, regions, i)
     output = np.zeros(frame.size, np.bool_)
-    (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
+    (top, left), (height, width) = frame.offset[i].tolist(), regions.size[i].tolist()
     if height and width:
         output[top : top + height, left : left + width] = select_nearest(mask, regions, i)
     if frame.warp is None:

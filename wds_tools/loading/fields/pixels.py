@@ -117,7 +117,7 @@ class Pixels(FieldSpec):
         fill = frame.fill if self.fill is None else self.fill
         output = np.full((*frame.size, stored[start].shape[2]), fill, stored[start].dtype)
         for i in range(start, start + frame.tiles):
-            (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
+            (top, left), (height, width) = frame.offset[i].tolist(), regions.size[i].tolist()
             if height and width:
                 output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
         if frame.warp is None:

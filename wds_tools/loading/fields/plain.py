@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.field_classes import first_difference
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.objects import PLACE, name_of
+from wds_tools.format.objects import CATEGORY_PATH, name_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.padding import AnyPad, is_length
 from wds_tools.loading.fields.part import Part
@@ -130,7 +130,7 @@ class Field(AtPath):
                 if type(number) is int and not 0 <= number < count:
                     actual = f"class {number}"
                     facts = part.values(self.field)[i]
-                    if self.place == PLACE and isinstance(facts["objects"], list):
+                    if self.place == CATEGORY_PATH and isinstance(facts["objects"], list):
                         image = f" of {facts['path']!r}" if "path" in facts else ""
                         actual += f" ({name_of(facts['objects'][j], j)}{image})"
                     raise self.invalid(part, i, actual, f"0 to {count - 1}, those of the class list of the dataset")

@@ -18,7 +18,7 @@ from PIL import Image as Pillow
 from wds_tools.errors import OptionError, WdsToolsError, printable, shortened
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.manifest import MANIFEST_NAME, from_json
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.images import native
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import chosen_by
@@ -208,7 +208,7 @@ class _Question:
             batch_size=self.wanted["batch"],
             shuffle=parse_shuffle(self.wanted["shuffle"]),
             seed=self.wanted["seed"],
-            fields=_fields(self.view, has_objects=PLACE in self.shards.manifest.field_classes),
+            fields=_fields(self.view, has_objects=CATEGORY_PATH in self.shards.manifest.field_classes),
             rank=0,
             world_size=1,
         )
@@ -326,7 +326,7 @@ class _Question:
 def _fields(view: AnyView, *, has_objects: bool) -> dict[str, FieldSpec | str]:
     """Return the image, and the objects of packed annotations by which its view chooses a region."""
     fields: dict[str, FieldSpec | str] = {"image": Image(view=view)}
-    field, _, _ = PLACE.partition(":")
+    field, _, _ = CATEGORY_PATH.partition(":")
     for one in views_in(view):
         if by := chosen_by(one):
             if not has_objects:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.inspection.palette import hex_of
 from wds_tools.service.pages.views import class_name
 
@@ -41,7 +41,7 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
         width: Width of the image in pixels.
         height: Height of the image in pixels.
     """
-    classes = lists.get(PLACE, ClassList(()))
+    classes = lists.get(CATEGORY_PATH, ClassList(()))
     lines = _Lines(classes)
     text = max(width, height) / _TEXT_SHARE
     drawn = []

@@ -23,7 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
 from wds_tools.format.manifest import ShardEntry
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import shows_mask
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
@@ -340,9 +340,9 @@ class PageRoutes:
 
         As for `wt.Boxes`, the order of the numbers of a box is known if the dataset has the class list of objects.
         """
-        field, lists = PLACE.partition(":")[0], opened.manifest.field_classes
+        field, lists = CATEGORY_PATH.partition(":")[0], opened.manifest.field_classes
         one = next((one for one in stored if one["name"] == field), None)
-        if one is None or PLACE not in lists or min(row["width"], row["height"]) <= 0:
+        if one is None or CATEGORY_PATH not in lists or min(row["width"], row["height"]) <= 0:
             return None, ""
         if one["size"] > _OBJECT_BYTES:
             return None, f"its JSON has {one['size']:,} bytes; allowed are {_OBJECT_BYTES:,}"

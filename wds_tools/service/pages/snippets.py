@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from wds_tools.errors import OptionError
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
 from wds_tools.images.schedule import views_in
 from wds_tools.images.views import chosen_by
@@ -21,7 +21,7 @@ def fields_of_dataset(opened: Opened) -> dict[str, str]:
     """Return the fields of all samples, as Python by name; nothing if an image and its class are all there is."""
     stored = opened.manifest.fields
     everywhere = [name for name, count in stored.items() if count == opened.manifest.samples]
-    has_objects = PLACE in opened.manifest.field_classes and PLACE.partition(":")[0] in everywhere
+    has_objects = CATEGORY_PATH in opened.manifest.field_classes and CATEGORY_PATH.partition(":")[0] in everywhere
     masks = {name: is_coloured_mask(name) for name in everywhere if shows_mask(name)}
     view = "wt.Resize(640)" if has_objects else "wt.CenterCrop(224, resize=256)"
     return _fields(opened, f"wt.Image(view={view})", _objects() if has_objects else {}, masks)
@@ -47,7 +47,7 @@ def fields_of_sample(opened: Opened, objects: dict[str, Any] | None, masks: list
 
 
 def _objects() -> dict[str, str]:
-    field, _, path = PLACE.partition(":")
+    field, _, path = CATEGORY_PATH.partition(":")
     return {
         "boxes": f'wt.Boxes("{field}", path="objects.box", like="image")',
         "classes": f'wt.Field("{field}", path="{path}", like="boxes")',
@@ -73,7 +73,7 @@ def code_of_step(url: str, opened: Opened, wanted: Wanted) -> str:
         return ""
     options = f"view={spell(view, 'wt.')}"
     if objects := {name: kind for one in views_in(view) if (by := chosen_by(one)) for kind, name in [by]}:
-        field = PLACE.partition(":")[0]
+        field = CATEGORY_PATH.partition(":")[0]
         kinds = {
             "Boxes": f'wt.Boxes("{field}", path="objects.box", like="image")',
             "Polygons": f'wt.Polygons("{field}", like="image")',
