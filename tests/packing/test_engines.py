@@ -1,6 +1,7 @@
 """Packing by several independent processes: task arrays, and Ray."""
 
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError, WorkerError
+from wds_tools.packing import engines
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS = {"shard_bytes": "500kB", "images": "keep", "workers": 1}
@@ -118,6 +120,29 @@ def test_a_ray_cluster_that_does_not_answer_is_named(photos, tmp_path, monkeypat
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     with pytest.raises(WorkerError, match=r"^no connection to .* at RAY_ADDRESS=head:6379: .*RAY_AUTH_MODE"):
         wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
+
+
+def test_a_raylet_that_ends_on_this_machine_is_reported_before_ray_ends_the_process(monkeypatch, caplog):
+    raylet = socket.create_server(("127.0.0.1", 0))
+    own, other = (
+        {"NodeID": name, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+        for name, port in [("own", raylet.getsockname()[1]), ("other", 1)]
+    )
+    context = SimpleNamespace(get_node_id=lambda: "own")
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: [other, own], get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(engines, "_WATCH_SECONDS", 0.05)
+
+    def run_on_ray(*_arguments, **_options):
+        raylet.accept()[0].close()
+        assert not caplog.records
+        raylet.close()
+        yield 0, wait_for(lambda: caplog.text)
+
+    monkeypatch.setattr(engines, "run_on_ray", run_on_ray)
+    ((_, text),) = engines.Engine("ray", after_loss="continue").run(print, None, [], advance=print)
+    assert "Ray has ended on this machine" in text
+    assert text.endswith("start Ray again; continue\n")
 
 
 @pytest.mark.frameworks

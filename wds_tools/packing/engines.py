@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -25,6 +27,8 @@ EngineName = Literal["local", "ray"]
 
 _BYTES_PER_PROCESS = 500_000_000  # of shards, which one process reads in the time in which another one starts
 _POLL_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
+_log = logging.getLogger("wds_tools")
 _COUNTERS = 1024  # one per process, by its process id; a lock would stay locked if its holder is killed
 
 
@@ -76,18 +80,58 @@ class Engine:
             WdsToolsError: As the function raises.
         """
         if self.name == "ray":
-            return run_on_ray(
+            return self._run_on_ray(function, common, iter(parts), advance=advance, shared=shared)
+        if self.processes <= 1:
+            return ((number, function(common, argument, advance)) for number, argument in parts)
+        return _run_pool(self, function, common, iter(parts), advance)
+
+    def _run_on_ray(
+        self,
+        function: ShardFunction,
+        common: Any,
+        parts: Iterator[tuple[int, Any]],
+        *,
+        advance: Advance,
+        shared: Sequence[Path],
+    ) -> Generator[tuple[int, Any], None, None]:
+        is_over = threading.Event()
+        threading.Thread(target=_watch_ray, args=(is_over, self.after_loss), daemon=True).start()
+        try:
+            yield from run_on_ray(
                 function,
                 common,
-                iter(parts),
+                parts,
                 advance=advance,
                 num_cpus=self.num_cpus,
                 shared=shared,
                 after_loss=self.after_loss,
             )
-        if self.processes <= 1:
-            return ((number, function(common, argument, advance)) for number, argument in parts)
-        return _run_pool(self, function, common, iter(parts), advance)
+        finally:
+            is_over.set()
+
+
+def _watch_ray(is_over: threading.Event, after_loss: str) -> None:
+    """Log an error if Ray ends on this machine: some seconds later, it ends this process without an exception."""
+    address: tuple[str, int] | None = None
+    while not is_over.wait(_WATCH_SECONDS):
+        ray: Any = sys.modules.get("ray")
+        if address is None and ray is not None and ray.is_initialized():
+            own = ray.get_runtime_context().get_node_id()
+            node = next(node for node in ray.nodes() if node["NodeID"] == own)
+            address = node["NodeManagerAddress"], node["NodeManagerPort"]
+        try:
+            if address is not None:
+                socket.create_connection(address, timeout=_WATCH_SECONDS).close()
+        except ConnectionRefusedError:
+            if not is_over.is_set():
+                _log.error(
+                    "Ray has ended on this machine (its process raylet), and will end this process: start "
+                    "Ray again; %s",
+                    after_loss,
+                )
+            return
+        except OSError:  # a busy machine
+            pass
 
 
 def check_engine(name: str) -> None:
