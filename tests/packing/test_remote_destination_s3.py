@@ -51,14 +51,15 @@ def objects(s3: Any, folder: str = "bucket/train") -> dict[str, bytes]:
     return {path.removeprefix(f"{folder}/"): s3.cat_file(path) for path in s3.find(folder)}
 
 
-def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(photos, packed, s3):
-    report = wt.pack(photos, "s3://bucket/train", **{**OPTIONS, "workers": 2})
-    assert objects(s3) == contents(packed)
+def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(few_photos, few, s3):
+    options = {"shard_bytes": "300kB", "workers": 1}
+    report = wt.pack(few_photos, "s3://bucket/train", **{**options, "workers": 2})
+    assert objects(s3) == contents(few)
     assert wt.verify("s3://bucket/train").damage_count == 0
     assert wt.describe("s3://bucket/train").samples == report.packed
-    with wt.make_loader("s3://bucket/train", batch_size=50, view=wt.Resize((16, 16)), num_workers=1) as loader:
+    with wt.make_loader("s3://bucket/train", batch_size=10, view=wt.Resize((16, 16)), num_workers=1) as loader:
         assert sum(len(images) for images, _ in loader) == report.packed
-    assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
+    assert wt.pack(few_photos, "s3://bucket/train", **options).kept == len(report.manifest.shards)
 
 
 @pytest.mark.torture
@@ -78,23 +79,23 @@ def test_tasks_that_read_a_bucket_and_write_to_it_write_the_objects_of_one_proce
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.torture_except("order0")
-def test_of_two_plans_that_are_written_at_the_same_moment_the_first_one_stays(photos, s3, monkeypatch, order):
+def test_of_two_plans_that_are_written_at_the_same_moment_the_first_one_stays(few_photos, s3, monkeypatch, order):
     for name in ("SETTLE", "POLL", "DEAD"):  # else the second one waits for the first
         monkeypatch.setattr(planning, f"{name}_SECONDS", 0.01)
-    both = [{**OPTIONS, "shard_bytes": "4MB", "seed": seed, "task": (seed, 2)} for seed in order]
+    both = [{**OPTIONS, "shard_bytes": "400kB", "seed": seed, "task": (seed, 2)} for seed in order]
     create = Bucket.create
 
     def overtaken(self, name, data):
         monkeypatch.setattr(Bucket, "create", create)
-        wt.pack(photos, "s3://bucket/train", **both[1])
+        wt.pack(few_photos, "s3://bucket/train", **both[1])
         create(self, name, data)
 
     monkeypatch.setattr(Bucket, "create", overtaken)
     with pytest.raises(DestinationError, match=r"holds an unfinished pack of something else \(seed was"):
-        wt.pack(photos, "s3://bucket/train", **both[0])
+        wt.pack(few_photos, "s3://bucket/train", **both[0])
     assert not [name for name in objects(s3) if name.startswith(f"shard-{both[0]['seed']:06d}")]
-    wt.pack(photos, "s3://bucket/train", **{**both[1], "task": both[0]["task"]})
-    wt.pack(photos, "s3://bucket/train", **{**both[1], "task": None}, finish=True)
+    wt.pack(few_photos, "s3://bucket/train", **{**both[1], "task": both[0]["task"]})
+    wt.pack(few_photos, "s3://bucket/train", **{**both[1], "task": None}, finish=True)
     assert wt.verify("s3://bucket/train").damage_count == 0
 
 

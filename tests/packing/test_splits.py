@@ -189,20 +189,20 @@ def test_a_split_that_would_be_empty_is_an_error() -> None:
         draw_splits(listing_of([0, 0]), {"train": Fraction(999, 1000), "val": Fraction(1, 1000)}, 0)
 
 
-def test_each_split_is_a_dataset_of_its_own(photos: Path, tmp_path: Path) -> None:
-    reports = wt.pack_splits(photos, tmp_path / "dst", split={"train": 0.75, "val": 0.25}, workers=1, images="keep")
+def test_each_split_is_a_dataset_of_its_own(few_photos: Path, tmp_path: Path) -> None:
+    reports = wt.pack_splits(few_photos, tmp_path / "dst", split={"train": 0.75, "val": 0.25}, workers=1, images="keep")
     assert {name: report.dst for name, report in reports.items()} == {
         "train": tmp_path / "dst" / "train",
         "val": tmp_path / "dst" / "val",
     }
     paths = {name: {json.loads(sample["json"])["path"] for sample in stored(r.dst)} for name, r in reports.items()}
-    assert len(paths["train"] | paths["val"]) == 400
+    assert len(paths["train"] | paths["val"]) == 40
     assert not paths["train"] & paths["val"]
-    assert set(Counter(path.split("/")[0] for path in paths["val"]).values()) <= {11, 12, 13, 14}
+    assert set(Counter(path.split("/")[0] for path in paths["val"]).values()) <= {1, 2}
     assert reports["train"].manifest.classes == reports["val"].manifest.classes
-    again = wt.pack_splits(photos, tmp_path / "dst", split="train=0.75,val=0.25", workers=2, images="keep")
+    again = wt.pack_splits(few_photos, tmp_path / "dst", split="train=0.75,val=0.25", workers=1, images="keep")
     assert all(report.kept == len(report.manifest.shards) for report in again.values())
-    wt.pack_splits(photos, tmp_path / "two", split="train=0.75,val=0.25", workers=2, images="keep")
+    wt.pack_splits(few_photos, tmp_path / "two", split="train=0.75,val=0.25", workers=2, images="keep")
     for name in ("train", "val"):
         assert contents(tmp_path / "dst" / name) == contents(tmp_path / "two" / name)
 
