@@ -15,9 +15,11 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import jpegtools
 import mounts
@@ -267,6 +269,13 @@ def no_probe_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `doctor` find that all packages can be imported, without a process that imports them: torch takes 3 s."""
     found = machine.Imports(torch=machine.Torch("2.9"))
     monkeypatch.setattr(machine, "imports", lambda *_names: found)
+
+
+@pytest.fixture
+def forked_packers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the packers of loaders: to import what they need takes longer than to pack a few photographs."""
+    program = SimpleNamespace(PIPE=subprocess.PIPE, Popen=preloaded.Program)
+    monkeypatch.setattr("wds_tools.packing.background.subprocess", program)
 
 
 @pytest.fixture

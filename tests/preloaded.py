@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,31 @@ def run(words: Sequence[str | Path], **options: Any) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(process.args, status, process.stdout, process.stderr)
 
 
+class Program:
+    """What the packer of a loader needs of `subprocess.Popen`, of a program that is forked instead of started.
+
+    Args:
+        words: The interpreter, ``-c`` and code that needs no torch.
+        stdin: A new pipe.
+        stdout: A new pipe.
+        env: Environment.
+        start_new_session: Always true.
+    """
+
+    def __init__(
+        self, words: Sequence[str], *, stdin: int, stdout: int, env: Mapping[str, str], start_new_session: bool
+    ) -> None:
+        assert (words[:2], stdin, stdout, start_new_session) == ([sys.executable, "-c"], *[subprocess.PIPE] * 2, True)
+        (theirs, write), (read, others) = os.pipe(), os.pipe()
+        code = f"import os; os.setsid()\n{words[2]}"
+        self._process = Process(["-c", code], env=env, stdin=theirs, stdout=others, stderr=2, imports=COMMANDS)
+        os.close(theirs)
+        os.close(others)
+        self.stdin, self.stdout = os.fdopen(write, "wb"), os.fdopen(read, "rb")
+        self.pid, self.poll, self.wait = self._process.pid, self._process.poll, self._process.wait
+        wait_for(lambda: os.getsid(self.pid) == self.pid, poll_seconds=0.001)
+
+
 def command(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command of ``wds-tools`` that needs no torch. The options are those of `Process`."""
     return run(["-m", "wds_tools.cli", *words], imports=COMMANDS, **options)
@@ -158,6 +184,7 @@ class _Server:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
         name = "\0" + "-".join(("wds-tools-tests", run, *imports))[:100]
         self._socket = _new_socket()
+        self._lock = threading.Lock()  # a loader may ask in a thread
         self._starter, theirs = socket.socketpair()  # the process ends when this one has ended
         with theirs, _new_socket() as listener:
             if _is_bound(listener, name):
@@ -184,8 +211,9 @@ class _Server:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def ask(self, streams: Sequence[int] = (), **request: Any) -> Any:
-        socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
-        return json.loads(self._socket.recv(LONGEST_REQUEST_BYTES))
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
+            return json.loads(self._socket.recv(LONGEST_REQUEST_BYTES))
 
 
 def _new_socket() -> socket.socket:

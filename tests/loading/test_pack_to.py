@@ -38,7 +38,7 @@ from wds_tools.storage.lock import lock_file
 
 PACK = {"shard_bytes": "100kB", "images": "keep"}
 LOAD = {"batch_size": 4, "fields": ["image", "label", "__key__"], "view": wt.CenterCrop(32, resize=40), "shuffle": True}
-pytestmark = pytest.mark.usefixtures("no_leftovers")
+pytestmark = pytest.mark.usefixtures("forked_packers", "no_leftovers")
 
 
 @pytest.fixture(scope="module")
