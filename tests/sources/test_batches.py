@@ -276,7 +276,7 @@ def test_pixels_as_numbers_are_refused_with_the_way_out(form: str, tmp_path: Pat
         "columns": {f"pixel{one}": pixels.reshape(COUNT, -1)[:, one] for one in range(72)},
     }
     write(pa.table({**columns[form], "label": CYCLE}), tmp_path / "t")
-    with pytest.raises(SourceError, match=r"pixels of images as numbers in column '(image|pixel0)'.* docs/packing.md"):
+    with pytest.raises(SourceError, match=r"pixels of images as numbers in column '(image|pixel0)'.* docs/sources.md"):
         scan(next(tmp_path.glob("t.*")))
 
 

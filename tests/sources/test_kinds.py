@@ -8,7 +8,7 @@ from pathlib import Path
 import wds_tools
 from wds_tools.sources.detect import KINDS
 
-PAGE = Path(wds_tools.__file__).parents[1] / "docs" / "packing.md"
+PAGE = Path(wds_tools.__file__).parents[1] / "docs" / "sources.md"
 ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*)(?: \((.*?)\))? \| (.*?) \|")
 
 

@@ -46,12 +46,12 @@ MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
         (["train.rec"], b"", "MXNet RecordIO", "im2rec"),
         (["train.bin"], MXNET, "MXNet RecordIO", "im2rec"),
         (["labels"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
-        (["data_batch_1"], pickle.dumps({"data": 1}), "CIFAR", "docs/packing.md"),
-        (["cifar-10-batches-bin/", "data_batch_1.bin"], b"", "CIFAR", "docs/packing.md"),
+        (["data_batch_1"], pickle.dumps({"data": 1}), "CIFAR", "docs/sources.md"),
+        (["cifar-10-batches-bin/", "data_batch_1.bin"], b"", "CIFAR", "docs/sources.md"),
         (["train.pkl"], b"", "a pickle", "load it yourself"),
         (["train.csv.gz"], b"\x1f\x8b", "a compressed table", "gzip -d"),
         (["train.jsonl.zst"], b"", "a compressed table", "zstd -d"),
-        (["raw/", "train-images.idx3-ubyte"], b"", "idx", "docs/packing.md"),  # as Kaggle has it
+        (["raw/", "train-images.idx3-ubyte"], b"", "idx", "docs/sources.md"),  # as Kaggle has it
         (["t.safetensors"], b"", "safetensors", "numpy.savez"),
         (["t.xlsx"], b"PK", "a spreadsheet", "CSV"),
         (["t.7z"], b"", "an archive", "unpack it"),
@@ -95,7 +95,7 @@ WRITTEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "base64.csv": (
         lambda path: pd.DataFrame({"image": [base64.b64encode(png(0))]}).map(bytes.decode).to_csv(path),
-        "base64 text or numbers in column 'image': .* docs/packing.md shows the lines",
+        "base64 text or numbers in column 'image': .* docs/sources.md shows the lines",
     ),
 }
 """Files of pyarrow, SQLite, Zarr and pandas, and how each is refused."""
@@ -228,11 +228,11 @@ def test_the_lines_of_the_documentation_pack_the_arrays_of_files_that_are_refuse
     labels = np.arange(10) % 3
     for name, paths in arrays_of_other_files(tmp_path, pixels, labels).items():
         for path in paths:
-            with pytest.raises(SourceError, match=rf"{re.escape(name)}.*docs/packing.md shows the lines"):
+            with pytest.raises(SourceError, match=rf"{re.escape(name)}.*docs/sources.md shows the lines"):
                 wt.pack(path, tmp_path / "refused")
     with pytest.raises(SourceError, match=r"cifar-100-python is a pickle .*: load it yourself"):
         wt.pack(tmp_path / "cifar-100-python", tmp_path / "refused")
-    text = Path(__file__).parents[2].joinpath("docs", "packing.md").read_text().split("## Arrays in other files")[1]
+    text = Path(__file__).parents[2].joinpath("docs", "sources.md").read_text().split("## Arrays in other files")[1]
     lines, *parts = text.partition("```python\n")[2].partition("```")[0].split("\n\n# ")
     parts[-1], _, last = parts[-1].rpartition("\n\n")
     assert len(parts) == 5

@@ -158,7 +158,7 @@ def pack(
     .png, .webp, .tif, .tiff, .gif, .avif), or images with annotations (COCO, YOLO, VOC, masks) or with
     a table. SRC can also be a table of image paths (CSV, TSV, JSON Lines, JSON), a dataset in Parquet,
     Arrow, HDF5, MATLAB, LMDB, TFRecord, MDS, LitData, NumPy, PyTorch (.pt) or Zarr format, a tar or zip
-    archive, or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at
+    archive, or WebDataset shards; see docs/sources.md. A folder of images, archives and shards can be at
     a URL.
 
     DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.

@@ -1,6 +1,6 @@
 """Masks and boxes of images that are resized while they are packed: resized too, or the run is refused.
 
-The JSON of objects is ``{"objects": [{"box": [left, top, right, bottom], ...}]}`` in pixels, as `docs/packing.md`
+The JSON of objects is ``{"objects": [{"box": [left, top, right, bottom], ...}]}`` in pixels, as `docs/sources.md`
 describes it. Other positions are not understood: they may be in pixels of the old image, or fractions of its size.
 """
 

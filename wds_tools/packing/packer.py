@@ -70,7 +70,7 @@ class PackReport:
 def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the fields of the options
     """Pack a source of images into WebDataset shards.
 
-    The source can be a folder of images, a table, HDF5, Parquet and more (see docs/packing.md). To continue an
+    The source can be a folder of images, a table, HDF5, Parquet and more (see docs/sources.md). To continue an
     interrupted run, repeat the same call. The bytes written depend only on the input and on ``shard_bytes``,
     ``seed``, ``shuffle``, ``classes`` and the image options. Where images are changed, the versions of wds_tools and
     Pillow matter too.

@@ -91,7 +91,7 @@ def pixels_error(where: str, name: str, what: str = "column") -> SourceError:
     """Return the error that the pixels of images are numbers in lists, in text or in columns of their own."""
     return SourceError(
         f"{where} has the pixels of images as numbers in {what} {name!r}, as FER-2013 and MNIST as CSV have them: make "
-        "arrays of them and pack these: docs/packing.md shows the lines"
+        "arrays of them and pack these: docs/sources.md shows the lines"
     )
 
 

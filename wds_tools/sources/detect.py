@@ -378,7 +378,7 @@ def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the o
 
 
 class Format(NamedTuple):
-    """What ``--from`` names. The table in docs/packing.md has the same names and texts.
+    """What ``--from`` names. The table in docs/sources.md has the same names and texts.
 
     Attributes:
         source: Module and class.

@@ -328,7 +328,7 @@ class Names:
         return SourceError(
             f"{self.source.name}: {self.source.part} {name!r} has {self._described(name)}; images are bytes, or "
             "structs of bytes and path: paths and URLs are read with --from table (of a Parquet file), or from a CSV "
-            "or JSON Lines table, and in Python pass the bytes; base64 must be decoded to bytes: docs/packing.md shows "
+            "or JSON Lines table, and in Python pass the bytes; base64 must be decoded to bytes: docs/sources.md shows "
             "the lines"
         )
 

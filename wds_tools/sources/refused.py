@@ -48,7 +48,7 @@ class OtherFormat(NamedTuple):
     remedy: str
 
 
-_IN_PYTHON = "docs/packing.md shows the lines"
+_IN_PYTHON = "docs/sources.md shows the lines"
 _LANCE = OtherFormat("Lance", "write it as Parquet with lance.dataset(PATH).to_table() and pack that")
 _DICOM = OtherFormat("DICOM", "write the pixels as PNG, with the window that you want, for example with pydicom")
 _MATLAB = OtherFormat(

@@ -233,7 +233,7 @@ class TableSource(TableRows):
         if encoded := [name for name in found or names if any(_is_content(row.get(name)) for row in rows)]:
             raise SourceError(
                 f"{where} has the bytes of images as base64 text or numbers in column {encoded[0]!r}: decode them and "
-                "write the table as Parquet: docs/packing.md shows the lines"
+                "write the table as Parquet: docs/sources.md shows the lines"
             )
         pixels = [name for name in names if any(_PIXELS.fullmatch(str(row.get(name))) for row in rows)]
         if pixels := pixels or pixel_columns(names):
