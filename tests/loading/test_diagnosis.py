@@ -98,7 +98,12 @@ def test_other_machines_are_named_if_they_pay():
     assert report(stats, there).endswith("; 3 more workers would cover it")
     ended = replace(stats, step_seconds=0.0)
     assert report(ended, there).endswith("; more workers would help")
-    assert report(ended, replace(there, sample_bytes=150_528)).endswith("; more workers would help, up to 72 in all")
+    there = replace(there, sample_bytes=150_528)
+    assert report(ended, there).endswith("; more workers would help, up to 72 in all")
+    sent = report(stats_of(waits={"hand_over": 31.0}), there)
+    assert sent.endswith(
+        "; 38.5 MB/s arrived from other machines: use a faster network, a smaller view= or fewer fields="
+    )
 
 
 def test_a_loop_without_a_training_step_cannot_be_covered_by_workers():

@@ -8,14 +8,15 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import threading
 import time
 from functools import partial
 
 import pytest
 
-from wds_tools import LoaderError, StoreError, WorkerError
-from wds_tools.loading.workers import proof, remote_hub
+from wds_tools import LoaderError, OptionError, RayWorkers, StoreError, WorkerError, make_loader, stages
+from wds_tools.loading.workers import remote_hub
 from wds_tools.loading.workers.remote_pool import RemotePool
 from wds_tools.loading.workers.remote_worker import run_remote_worker
 
@@ -85,9 +86,12 @@ class Placement:
         return contextlib.closing(socket.create_connection(self.address, timeout=5))
 
     def proven(self):
-        """Return a proven connection that reports that it is ready."""
-        connection = proof.connect_and_prove(self.address, self.token)
-        connection.settimeout(5)
+        """Return a connection that has proved itself with code of its own, and reports that it is ready."""
+        connection = socket.create_connection(self.address, timeout=5)
+        own = os.urandom(32)
+        both = connection.recv(32) + own
+        connection.sendall(own + digest(self.token, b"worker", both))
+        assert connection.recv(32) == digest(self.token, b"host", both)
         send(connection, -1, remote_hub.WorkerName("machine", 1, "node"))
         return contextlib.closing(connection)
 
@@ -154,6 +158,16 @@ def test_results_are_received_into_the_memory_of_their_tasks(pool, placement, ho
         pool.submit(1)
 
 
+def test_a_pool_that_is_deleted_stops_its_workers(placement, host):
+    pool = RemotePool(host, placement, stall_seconds=5, tasks_per_worker=2)
+    with placement.proven() as worker:
+        pool.submit(1)
+        worker.recv(1)
+        del pool
+        assert is_disconnected(worker)
+    assert placement.is_stopped
+
+
 def test_tasks_of_a_share_go_to_one_node(placement, host):
     ran, both = {"a": [], "b": []}, threading.Barrier(2)
 
@@ -215,12 +229,22 @@ def test_a_worker_unpickles_nothing_of_a_host_without_the_token(placement):
 def test_silent_peers_are_disconnected(placement, host, monkeypatch):
     monkeypatch.setattr(remote_hub, "SECONDS", 0.3)
     monkeypatch.setattr(remote_hub, "_TICK_SECONDS", 0.05)
-    monkeypatch.setattr(remote_hub, "MOST_UNPROVEN", 3)
     with contextlib.closing(RemotePool(host, placement, stall_seconds=5, tasks_per_worker=2)) as pool:
         with contextlib.ExitStack() as stack:
-            peers = [stack.enter_context(placement.connect()) for _ in range(5)]
-            peers[4].sendall(bytes(20))  # a part of a proof
+            peers = [stack.enter_context(placement.connect()) for _ in range(3)]
+            peers[2].sendall(bytes(20))  # a part of a proof
             assert all(is_disconnected(peer) for peer in peers)
+        placement.add_worker()
+        assert results(pool, [1]) == ["task 1"]
+
+
+def test_of_too_many_peers_without_a_proof_the_oldest_make_way(pool, placement, monkeypatch):
+    monkeypatch.setattr(remote_hub, "MOST_UNPROVEN", 3)
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(placement.connect()) for _ in range(5)]
+        assert all(is_disconnected(peer) for peer in peers[:2])
+        peers[2].setblocking(False)
+        assert len(peers[2].recv(100)) == 32
         placement.add_worker()
         assert results(pool, [1]) == ["task 1"]
 
@@ -284,7 +308,7 @@ def test_an_error_of_the_storage_names_the_machine(pool, placement):
 
 def test_no_worker_and_a_stalled_worker_are_errors(placement, host):
     with contextlib.closing(RemotePool(host, placement, stall_seconds=0.3, tasks_per_worker=2)) as pool:
-        assert pool.awaited_stage() == 12
+        assert pool.awaited_stage() == stages.START.index
         with pytest.raises(WorkerError, match=r"there was no worker for 0 s \(stall_seconds=\): start one"):
             results(pool, [1])
     with contextlib.closing(RemotePool(host, placement, stall_seconds=0.3, tasks_per_worker=2)) as pool:
@@ -303,14 +327,16 @@ def test_tasks_that_are_not_needed_are_dropped(pool, placement, host):
     started.wait()
     assert not pool.discard(task_ids, seconds=0.01)
     assert pool.discard(task_ids[:2], seconds=5)
-    assert host.slots[5] == bytes(SIZE)
     assert results(pool, [9]) == ["task 9"]
+    assert host.slots[5] == bytes(SIZE)
 
 
 def test_another_thread_ends_the_wait(pool):
     threading.Timer(0.1, pool.interrupt).start()
+    began = time.monotonic()
     with pytest.raises(LoaderError, match="was closed"):
         results(pool, [1])
+    assert time.monotonic() - began < 4  # before the limit for stalled workers
 
 
 def test_an_error_of_the_placement_is_raised(pool, placement, caplog):
@@ -320,3 +346,15 @@ def test_an_error_of_the_placement_is_raised(pool, placement, caplog):
     placement.check = check
     with caplog.at_level(logging.ERROR), pytest.raises(WorkerError, match="on node-7"):
         results(pool, [1])
+
+
+def test_options_that_cannot_be_used(packed, tmp_path, monkeypatch):
+    for options in ({"count": 0}, {"count": 2.5}, {"count": 1, "num_cpus": 0}):
+        with pytest.raises(OptionError, match="allowed are 1 worker and more, and a num_cpus above 0"):
+            RayWorkers(**options)
+    with pytest.raises(OptionError, match=r"pack first, then use num_workers=RayWorkers"):
+        make_loader(tmp_path, batch_size=1, num_workers=RayWorkers(1), pack_to=tmp_path / "packed")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    needs = r"num_workers=RayWorkers\(count=1, num_cpus=1\) needs Ray: pip install 'wds-tools\[ray\]'"
+    with pytest.raises(OptionError, match=needs):
+        make_loader(packed, batch_size=1, num_workers=RayWorkers(1))

@@ -18,11 +18,7 @@ from wds_tools.images import native
 
 
 def load_ray(option: str) -> Any:
-    """Return the module ``ray``.
-
-    Raises:
-        OptionError: Ray is not installed; the error names the option that needs it.
-    """
+    """Return the module ``ray``, or raise an error with the option that needs it."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -37,9 +33,6 @@ def connect(ray: Any) -> bool:
 
     Returns:
         Whether this process was not connected before.
-
-    Raises:
-        WorkerError: No connection to the cluster.
     """
     if ray.is_initialized():
         return False
@@ -63,7 +56,6 @@ class Machine:
     """What a machine of the cluster must have in common with the starting process.
 
     Attributes:
-        shared: Files and folders.
         folder: The working directory, to which relative paths refer.
         compiled: Whether there is the compiled module.
         pillow: The version of Pillow, which decodes and encodes images.
@@ -75,11 +67,7 @@ class Machine:
     pillow: str = PIL.__version__
 
     def check(self) -> None:
-        """Check this machine, and go to the working directory if there is one of its name.
-
-        Raises:
-            WorkerError: It differs from the starting process.
-        """
+        """Check this machine, and go to the working directory if there is one of its name."""
         native.check_worker(compiled_in_parent=self.compiled)
         if self.pillow != PIL.__version__:
             raise WorkerError(f"Pillow {PIL.__version__} is installed, but {self.pillow} at the starting process")
@@ -109,7 +97,6 @@ class RemoteFunction:
     """A function of this package as tasks of Ray Core.
 
     Args:
-        ray: The module.
         name: Its module and name.
         options: Options of ``ray.remote``.
     """
@@ -124,12 +111,7 @@ class RemoteFunction:
         return self._remote.remote(*self._given, *arguments)
 
     def result(self, reference: Any) -> Any:
-        """Wait for a call and return its result.
-
-        Raises:
-            WorkerError: The machine lacks this package or has another version, or Ray could not send the error.
-            Exception: As the function raises.
-        """
+        """Wait for a call and return its result, or raise its error, or that the machine lacks this package."""
         errors = self._ray.exceptions
         try:
             problem, answer = self._ray.get(reference)

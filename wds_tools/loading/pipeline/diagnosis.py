@@ -16,7 +16,8 @@ _WORK = ("read", "verify", "slice", "decode", "resize", "write", "transform", "o
 _MIN_SHARE = 0.01  # smaller causes are not listed
 _MARGIN = 1.1  # workers are not all busy all the time
 _FAR_LARGER = 4  # pixels of the smallest image, divided by pixels of the view
-_RECEIVING_SECONDS = 70e-6 / 150_528  # for a byte that a worker on another machine has sent
+_RECEIVING_SECONDS = 15e-6  # for a sample that a worker on another machine has sent
+_RECEIVING_BYTE_SECONDS = 55e-6 / 150_528  # and for each of its bytes
 _RECEIVING_CORES = 0.5  # share of the cores of this rank that may receive
 _LINE_BYTES = 25e9 / 8  # in a second, assumed
 _MIN_GAIN = 3
@@ -125,7 +126,7 @@ def _elsewhere(stats: PeriodStats, setting: Setting, needed: int | None) -> str:
     if not most:
         return ""
     if most < _MIN_GAIN * setting.cores:
-        limit = "the network" if _received_bytes(setting) > _LINE_BYTES else "the cores that receive"
+        limit = "the network" if _received(setting) > _LINE_BYTES / setting.sample_bytes else "the cores that receive"
         return f"; decoding on other machines would not pay, because {limit} would limit it"
     return f", or decode on other machines with num_workers=RayWorkers({min(needed or most, most)})"
 
@@ -135,12 +136,12 @@ def _most_elsewhere(stats: PeriodStats, setting: Setting) -> int:
     if not setting.sample_bytes or not stats.samples:
         return 0
     work = sum(stats.stage_seconds[name] for name in _WORK) / stats.samples
-    return math.ceil(min(_received_bytes(setting), _LINE_BYTES) / setting.sample_bytes * work)
+    return math.ceil(min(_received(setting), _LINE_BYTES / setting.sample_bytes) * work)
 
 
-def _received_bytes(setting: Setting) -> float:
-    """Return how many bytes this rank can receive in a second."""
-    return setting.cores * _RECEIVING_CORES / _RECEIVING_SECONDS
+def _received(setting: Setting) -> float:
+    """Return how many samples this rank can receive in a second."""
+    return setting.cores * _RECEIVING_CORES / (_RECEIVING_SECONDS + _RECEIVING_BYTE_SECONDS * setting.sample_bytes)
 
 
 def _from_zero(workers: int, effect: str = "cover it") -> str:
@@ -199,6 +200,9 @@ def _for_hand_over(stats: PeriodStats, setting: Setting) -> str:
     if stats.stage_seconds["batch_transform"] > stats.waits["hand_over"] / 2:
         share = _percent(stats.share(stats.stage_seconds["batch_transform"]))
         return f"batch_transform= runs in the training process and takes {share}: move its work to transform="
+    if setting.is_elsewhere and setting.sample_bytes:
+        speed = human_bytes(stats.share(stats.samples * setting.sample_bytes))
+        return f"{speed}/s arrived from other machines: use a faster network, a smaller view= or fewer fields="
     if setting.has_one_size:
         return "use fewer fields=: values without a fixed size are sent through pipes"
     return (

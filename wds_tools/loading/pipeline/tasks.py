@@ -230,7 +230,6 @@ class RemoteRunner:
     """Runs tasks on another machine, with a slot of its own, which is sent to the host. It is pickled to that machine.
 
     Args:
-        recipe: Options that determine the content of a batch.
         rows: Samples per slot; None if there are no slots.
     """
 

@@ -132,13 +132,7 @@ def receive_message(pipe: Connection) -> tuple[int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class OpenedMessage:
-    """A message whose head was received.
-
-    Attributes:
-        task_id: Id of the task.
-        arrays: Memory for the large arrays, which is to be filled next.
-        pickled: The pickle.
-    """
+    """A message whose head was received. Its arrays are memory that is to be filled next."""
 
     task_id: int
     arrays: list[memoryview]
@@ -153,11 +147,7 @@ class OpenedMessage:
 
 
 def open_message(head: bytes | bytearray, *, most_bytes: int | None = None) -> OpenedMessage:
-    """Return a message from its head.
-
-    Raises:
-        ValueError: The arrays have more than ``most_bytes`` bytes, or the head is too short.
-    """
+    """Return a message from its head, or raise a ValueError if it is too short or its arrays are too large."""
     view = memoryview(head)
     task_id, count = _HEADER.unpack_from(view) if len(view) >= _HEADER.size else (0, len(view))
     start = _HEADER.size + 8 * count

@@ -33,15 +33,7 @@ class ProofFailedError(Exception):
 def prove_as_host(token: bytes, outgoing: bytearray) -> Generator[memoryview, None, None]:
     """Prove that this end knows the token, and let the worker prove it.
 
-    Args:
-        token: The token.
-        outgoing: What is to be sent is appended to it.
-
-    Yields:
-        Memory that is to be filled with what the worker sends.
-
-    Raises:
-        ProofFailedError: The worker does not know the token.
+    What is to be sent is appended to ``outgoing``; memory that is to be filled with what the worker sends is yielded.
     """
     challenge = secrets.token_bytes(_CHALLENGE_BYTES)
     outgoing += challenge
@@ -54,12 +46,7 @@ def prove_as_host(token: bytes, outgoing: bytearray) -> Generator[memoryview, No
 
 
 def connect_and_prove(address: tuple[str, int], token: bytes) -> socket.socket:
-    """Connect to the host of a run, and let both ends prove that they know the token.
-
-    Raises:
-        ProofFailedError: The host does not know the token.
-        OSError: No connection, or the host closed it.
-    """
+    """Connect to the host of a run, and let both ends prove that they know the token."""
     connection = socket.create_connection(address, timeout=SECONDS)
     try:
         challenge, own = receive_exactly(connection, _CHALLENGE_BYTES), secrets.token_bytes(_CHALLENGE_BYTES)
@@ -76,12 +63,7 @@ def connect_and_prove(address: tuple[str, int], token: bytes) -> socket.socket:
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """Receive some bytes.
-
-    Raises:
-        ConnectionError: The other end closed the connection before.
-        OSError: The connection failed.
-    """
+    """Receive some bytes, or raise an OSError."""
     data = bytearray(count)
     view = memoryview(data)
     while view:

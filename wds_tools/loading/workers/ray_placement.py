@@ -21,13 +21,8 @@ class RayPlacement:
     """Keeps workers running on the machines of a Ray cluster.
 
     Args:
-        workers: How many workers, and with how many CPUs.
         runner: Runs their tasks. It is pickled once, functions of the main script by value.
         shared: Local files that all machines must have.
-
-    Raises:
-        OptionError: Ray is not installed, or the runner cannot be pickled.
-        WorkerError: No connection to the cluster.
     """
 
     def __init__(self, workers: RayWorkers, runner: RemoteRunner, shared: Sequence[Path]) -> None:
@@ -62,11 +57,7 @@ class RayPlacement:
         self._running = [self._submit() for _ in range(self._workers.count)]
 
     def check(self) -> None:
-        """Start workers again that have ended.
-
-        Raises:
-            WorkerError: A machine lacks what it needs, or cannot connect.
-        """
+        """Start workers again that have ended; raise an error if a machine lacks what it needs, or cannot connect."""
         if self._submit is None:
             return
         ended, self._running = self._ray.wait(self._running, num_returns=len(self._running), timeout=0)
@@ -108,14 +99,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def work(machine: bytes, runner: bytes, address: tuple[str, int], token: bytes) -> None:
-    """Run a worker in a process of Ray. Errors name the machine.
-
-    Args:
-        machine: A `Machine`, pickled.
-        runner: A `RemoteRunner`, pickled.
-        address: Address of the training process.
-        token: What both ends must know.
-    """
+    """Run a worker in a process of Ray, from a pickled `Machine` and `RemoteRunner`. Errors name the machine."""
     with machine_named():
         pickle.loads(machine).check()  # noqa: S301 - sent by the driver
         try:

@@ -114,12 +114,6 @@ class Peer:
 class Hub:
     """Gives tasks to workers and collects results. All attributes are used with ``condition``, which is notified.
 
-    Args:
-        runner: Knows the memory of a task.
-        placement: Starts the workers.
-        token: What the workers must know.
-        tasks_per_worker: Maximum number of tasks that a worker has at a time.
-
     Attributes:
         pending: Ids of the tasks that no worker has yet.
         done: Results by the ids of their tasks.

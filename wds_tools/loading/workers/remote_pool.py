@@ -21,15 +21,8 @@ class RemotePool:
     """Runs tasks on other machines, with the methods of `WorkerPool`. Tasks of a worker that is lost are repeated.
 
     Args:
-        runner: Knows the memory of a task.
-        placement: Starts the workers.
         stall_seconds: How long there may be no worker while a result is awaited, and how long the worker that has the
             task may send nothing.
-        tasks_per_worker: Maximum number of tasks that a worker has at a time.
-
-    Raises:
-        OSError: This machine has not the address of the placement.
-        WdsToolsError: As the placement raises.
     """
 
     def __init__(
@@ -85,11 +78,7 @@ class RemotePool:
         return all(task_id in self._hub.done for task_id in task_ids)
 
     def discard(self, task_ids: Sequence[int], *, seconds: float) -> bool:
-        """Wait for tasks whose results are no longer needed, and drop the results.
-
-        Returns:
-            Whether all tasks were done within ``seconds``.
-        """
+        """Wait for tasks whose results are no longer needed, and drop the results; return whether all were done."""
         self._check()
         deadline = time.monotonic() + seconds
         with self._hub.condition:

@@ -33,17 +33,7 @@ class RemoteRunner(TaskRunner, Protocol):
 
 
 def run_remote_worker(runner: RemoteRunner, address: tuple[str, int], token: bytes, *, node: str) -> None:
-    """Run tasks until the host closes the connection.
-
-    Args:
-        runner: Runs the tasks.
-        address: Address of the host.
-        token: What both ends must know.
-        node: What workers with the same caches have in common.
-
-    Raises:
-        WorkerError: No connection to the host, or it does not know the token.
-    """
+    """Run tasks until the host closes the connection. See `WorkerName` for the node."""
     torch.set_num_threads(1)  # one core per worker
     tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
     has_ended = threading.Event()
