@@ -15,7 +15,6 @@ from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.request import open_dataset
 from wds_tools.loading.workers.ray_workers import RayWorkers
 from wds_tools.options import RemoteOptions, report_url
-from wds_tools.packing.ray_cluster import load_ray
 from wds_tools.signatures import takes
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
@@ -189,6 +188,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     packing = None
     elsewhere = options.num_workers if isinstance(options.num_workers, RayWorkers) else None
     if elsewhere:
+        from wds_tools.packing.ray_cluster import load_ray  # noqa: PLC0415 - other loaders do not need it
+
         load_ray(f"num_workers={elsewhere}")
     if options.pack_to is not None:
         if elsewhere:

@@ -58,7 +58,7 @@ class RayPlacement:
 
     def check(self) -> None:
         """Start workers again that have ended; raise an error if a machine lacks what it needs, or cannot connect."""
-        if self._submit is None:
+        if self._submit is None or not self._ray.is_initialized():  # it would be started again
             return
         ended, self._running = self._ray.wait(self._running, num_returns=len(self._running), timeout=0)
         for reference in ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time
@@ -34,7 +35,8 @@ class RemotePool:
         self._next = 0
         self._is_interrupted = False
         self._hub = Hub(runner, placement, secrets.token_bytes(TOKEN_BYTES), tasks_per_worker)
-        self._finalizer = weakref.finalize(self, self._hub.stop)  # also at interpreter exit
+        self._finalizer = weakref.finalize(self, self._hub.stop)
+        atexit.register(self._finalizer)  # now, so that it is called before Ray ends
         try:
             self._hub.start()
         except BaseException:
@@ -101,6 +103,7 @@ class RemotePool:
     def close(self) -> None:
         """Disconnect and stop all workers."""
         self._is_interrupted = True
+        atexit.unregister(self._finalizer)
         self._finalizer()
 
     def _check(self) -> None:
