@@ -305,6 +305,10 @@ def test_invalid_options_are_named(url: str, wanted: dict[str, Any], message: st
         '{"kind": "Blend", "view": 5}',
         '{"kind": "RandomIoUCrop", "size": 64, "boxes": 5}',
         json.dumps({"kind": "Resize", "size": 8, "x": "y" * MAX_DESCRIPTION}),
+        '{"kind": "Blend", "view": ' * 60 + '{"kind": "Resize", "size": 8}' + "}" * 60,
+        "[" * 1900,
+        '{"kind": "Resize", "size": ' + "9" * 1900 + "}",
+        '{"kind": "\\ud800", "size": 8}',
     ],
 )
 def test_descriptions_that_are_not_views_are_refused(description: str) -> None:

@@ -209,19 +209,27 @@ def test_a_class_filter_shows_its_samples_only(server: Running, packed: Path) ->
 
 
 def test_the_filter_knows_the_columns_of_the_tables_of_img2dataset(tmp_path: Path) -> None:
-    rows = [{"caption": "dog", "similarity": 0.5}, {"caption": "cat", "similarity": 0.4}, {"similarity": 0.1}]
+    rows = [{"caption": f"a dog.*{SCRIPT}%", "similarity": 0.5}, {"caption": "cat", "similarity": 0.4}, {"similarity": 0.1}]
     folder = write_img2dataset(tmp_path / "laion", [*rows, {"similarity": 0.2}, {"similarity": 0.9}], per_shard=3)
     wt.index_shards(f"{folder}/*.tar")
     expected = {
         "similarity > 0.3": {"000000000", "000000001", "000010001"},
         "caption == 'cat' and width == 32": {"000000001"},
+        "'dog.*' in caption": {"000000000"},  # a text, and neither a pattern of SQL nor a regular expression
+        f"'{SCRIPT}%' in caption": {"000000000"},
+        "'d_g' in caption or 'c.t' in caption or '^a' in caption": set(),
+        "'at' in caption or '' in caption and similarity < 0.45": {"000000001"},
+        "'a' not in caption": set(),  # without a caption it is not known
         "similarity > 0.3 and smilarity < 1": set(),
     }
     with in_thread(folder) as url:
         for where in [*expected, *expected]:  # the helper has the index the second time
             text = page(url, f"/datasets/laion?where={quote(where)}")
             assert set(re.findall(r'class="key">([^<]+)<', text)) == expected[where]
-            assert ("<mark>smilarity</mark>" in text) == (not expected[where])
+            assert ("<mark>smilarity</mark>" in text) == ("smilarity" in where)
+            assert SCRIPT not in text
+        for where in ("5 in caption", "caption in caption", "'a' in similarity", "'a' in 'b'", "'a' in label"):
+            assert 'class="mistake"' in page(url, f"/datasets/laion?where={quote(where)}")
 
 
 def test_the_last_page_has_the_rest_and_a_page_behind_the_end_is_the_last(server: Running) -> None:
@@ -415,10 +423,16 @@ def test_keys_classes_and_fields_are_escaped(server: Running, path: str) -> None
         f"/datasets/few?where={quote(SCRIPT)}",
         f"/datasets/{quote(SCRIPT, safe='')}",
         f"/datasets/few?tab={quote(SCRIPT)}",
+        f"/runs/?page={quote(SCRIPT)}",
+        f"/runs/?page={'9' * 5000}",
+        "/runs/?page=-1",
+        "/runs/?page=%C2%B2",
     ],
 )
 def test_values_of_the_url_are_escaped(server: Running, path: str) -> None:
-    assert SCRIPT not in request(server.url, path).body.decode()
+    reply = request(server.url, path)
+    assert reply.status in (200, 404)
+    assert SCRIPT not in reply.body.decode()
 
 
 def test_a_stored_field_is_an_attachment(server: Running) -> None:
