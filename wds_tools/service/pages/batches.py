@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -199,7 +200,8 @@ class Batches:
             if "mistake" in answer:
                 return Batch(mistake=answer["mistake"])
             if "missing" not in answer:
-                return Batch(answer, _divided(found, [one["bytes"] for one in answer.get("samples", ())]))
+                ends = accumulate((one["bytes"] for one in answer.get("samples", ())), initial=0)
+                return Batch(answer, tuple(found[start:stop] for start, stop in pairwise(ends)))
             sent, data = await self._read(opened, answer["missing"])
             read += len(data)
             if read > _MAX_READ_BYTES:
@@ -224,14 +226,6 @@ class Batches:
             sent.append((name, start, start + len(parts[-1])))
             size += len(parts[-1])
         return sent, b"".join(parts)
-
-
-def _divided(data: bytes, sizes: list[int]) -> tuple[bytes, ...]:
-    found, at = [], 0
-    for size in sizes:
-        found.append(data[at : at + size])
-        at += size
-    return tuple(found)
 
 
 def batch_view(opened: Opened, wanted: Wanted, found: Batch) -> dict[str, Any]:

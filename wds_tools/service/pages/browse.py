@@ -11,8 +11,8 @@ import os
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -37,6 +37,7 @@ MAX_VALUES = 4
 
 _MAX_FILE_BYTES = 256 << 20
 _MAX_FILTERS = 32
+_MAX_OPENED = 64  # datasets
 _MAX_LABEL = 10**12  # that a page links to
 _AT_ONCE = 16  # shards, which take some hundredths of a second each
 _COUNT_SECONDS = 0.3  # for which a page waits for the sums over all shards
@@ -167,7 +168,7 @@ class Browser:
         self._library = library
         self._kept = kept
         self._helpers = helpers
-        self._opened: dict[str, Opened] = {}
+        self._opened = LRUCache[str, Opened](max_items=_MAX_OPENED)
         self._loading = asyncio.Semaphore(MAX_VALUES)
         self._tasks = Tasks()
         self._found = LRUCache[tuple[str, Filter], Found](max_items=_MAX_FILTERS)
@@ -188,20 +189,14 @@ class Browser:
         known = self._opened.get(name)
         if known is not None and known.version == summary.version:
             return known
-        try:
+        with _as_browse_error():
             data = await self._read_file(name, MANIFEST_NAME)
-            manifest = await asyncio.get_running_loop().run_in_executor(None, from_json, data)
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
+            manifest = await asyncio.to_thread(from_json, data)
         starts = [0, *accumulate(shard.samples for shard in manifest.shards)][:-1]
         opened = Opened(name, xxhash.xxh3_128_hexdigest(data), manifest, starts)
         if known is not None and known.counting is not None:
             known.counting.cancel()
-        if len(self._opened) >= 64:
-            oldest = self._opened.pop(next(iter(self._opened)))
-            if oldest.counting is not None:
-                oldest.counting.cancel()
-        self._opened[name] = opened
+        self._opened.put(name, opened)
         return opened
 
     async def page(self, opened: Opened, wanted: Filter, number: int, size: int) -> Page:
@@ -216,7 +211,7 @@ class Browser:
         Raises:
             BrowseError: An index cannot be read.
         """
-        try:
+        with _as_browse_error():
             if not wanted:
                 total = opened.manifest.samples
                 first = min((number - 1) * size, max(0, total - 1) // size * size)
@@ -226,8 +221,6 @@ class Browser:
             if "mistake" in checked:
                 return Page([], mistake=checked["mistake"])
             return await self._filtered(opened, wanted, number, size, checked.get("further", []))
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
 
     async def sample(self, opened: Opened, sample: int) -> tuple[dict[str, Any], list[dict[str, Any]], ShardEntry]:
         """Return the row of a sample, its fields with their offsets, and its shard.
@@ -236,10 +229,8 @@ class Browser:
             BrowseError: The index cannot be read.
         """
         shard, row = opened.locate(sample)
-        try:
+        with _as_browse_error():
             answer, _ = await self._ask(opened, shard, {"question": "sample", "row": row})
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
         return answer["sample"], answer["fields"], opened.manifest.shards[shard]
 
     async def value(self, opened: Opened, shard: ShardEntry, stored: dict[str, Any]) -> bytes:
@@ -251,10 +242,8 @@ class Browser:
         start, size = stored["offset"], stored["size"]
         if size > MAX_VALUE_BYTES:
             raise BrowseError(f"the field has {size:,} bytes; the page shows at most {MAX_VALUE_BYTES:,}")
-        try:
+        with _as_browse_error():
             data = await self._read_file(opened.name, shard.name, start, start + size)
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
         if f"{xxhash.xxh3_64_intdigest(data):016x}" != stored["xxh3"]:
             raise BrowseError("the bytes have changed since they were packed: their checksum is different")
         return data
@@ -273,10 +262,8 @@ class Browser:
         Raises:
             BrowseError: The index cannot be read.
         """
-        try:
+        with _as_browse_error():
             _, data = await self._ask(opened, shard, {"question": "image_columns", "further": SIGNATURE_COLUMNS})
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
         return data
 
     async def read(self, opened: Opened, name: str, start: int, stop: int) -> bytes:
@@ -285,10 +272,8 @@ class Browser:
         Raises:
             BrowseError: They cannot be read, or are too long.
         """
-        try:
+        with _as_browse_error():
             return await self._read_file(opened.name, name, start, stop)
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
 
     async def read_manifest(self, opened: Opened) -> bytes:
         """Return the manifest of this version of a dataset.
@@ -296,10 +281,8 @@ class Browser:
         Raises:
             BrowseError: It cannot be read, or has been replaced.
         """
-        try:
+        with _as_browse_error():
             data = await self._read_file(opened.name, MANIFEST_NAME)
-        except _ERRORS as error:
-            raise BrowseError(_message(error)) from error
         if xxhash.xxh3_128_hexdigest(data) != opened.version:
             raise BrowseError("the dataset has changed: reload the page")
         return data
@@ -448,6 +431,14 @@ def _nth(opened: Opened, found: Found, position: int) -> int:
     shard = bisect_right(found.ends, position)
     before = found.ends[shard - 1] if shard else 0
     return opened.starts[shard] + found.rows[shard][position - before]
+
+
+@contextmanager
+def _as_browse_error() -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise BrowseError(_message(error)) from error
 
 
 def _message(error: Exception) -> str:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from wds_tools.service.pages.browse import Opened
-from wds_tools.service.pages.summary import EDGES, HEIGHT, RATIO, WIDTH, FieldSummary
+from wds_tools.service.pages.summary import EDGES, HEIGHT, RATIO, WIDTH
 from wds_tools.service.pages.views import CLASSES_PER_PAGE, MAX_WHERE, State, shown
 from wds_tools.wording import counted, human_bytes
 
@@ -93,7 +93,7 @@ def glance(opened: Opened, state: State) -> dict[str, Any]:
     charts.append(_class_chart(opened, state))
     return {
         "charts": [chart for chart in charts if chart["bars"]],
-        "fields": [_field(name, one) for name, one in largest],
+        "fields": largest,
         "hidden_fields": max(0, len(opened.manifest.fields) - len(largest)) if opened.is_counted else 0,
         "imageless": summary.labels.total() - sum(summary.images.get(WIDTH, Counter()).values()),
         "imageless_url": state.url(opened.name, tab="samples", where="width == 0", label=None, page=1),
@@ -178,18 +178,6 @@ def _range(bar: Bar, text: Callable[[float], str]) -> str:
     if bar.low is None:
         return f"below {text(bar.high or 0)}"
     return f"{text(bar.low)} and more" if bar.high is None else f"{text(bar.low)} to {text(bar.high)}"
-
-
-def _field(name: str, one: FieldSummary) -> dict[str, Any]:
-    mean = one.bytes / max(1, one.samples)
-    return {
-        "name": name,
-        "samples": one.samples,
-        "bytes": one.bytes,
-        "mean": mean,
-        "shortest": one.shortest,
-        "longest": one.longest,
-    }
 
 
 def _step(least_step: float, least: float) -> float:

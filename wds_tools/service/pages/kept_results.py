@@ -33,13 +33,13 @@ class KeptResults:
             what: Its kind.
             version: XXH3-128 of the manifest, which has the checksums of all indexes.
         """
-        return await asyncio.get_running_loop().run_in_executor(None, self._find, _name(what, version))
+        return await asyncio.to_thread(self._find, _name(what, version))
 
     async def put(self, what: str, version: str, result: dict[str, Any]) -> None:
         """Keep a result, if it is not too long."""
         data = json.dumps(result).encode()
         if len(data) <= _MAX_BYTES:
-            await asyncio.get_running_loop().run_in_executor(None, self._blocks.put, _name(what, version), data)
+            await asyncio.to_thread(self._blocks.put, _name(what, version), data)
 
     def _find(self, name: str) -> dict[str, Any] | None:
         if not self._blocks.contains(name):  # marks it as used now

@@ -7,7 +7,7 @@ manifests and indexes, and in the list of our own static files.
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
 import re
 import shutil
 from collections.abc import AsyncIterator, Sequence
@@ -143,11 +143,7 @@ class PageRoutes:
         reports = self._table.visible(grant)
         runs = runs_of(reports)
         problems = sorted(self._library.problems().items()) if grant.allows_all else []
-        state = State.of(request.query)
-        last = max(1, math.ceil(len(summaries) / _DATASETS_PER_PAGE))
-        page = min(state.page, last)
-        first = (page - 1) * _DATASETS_PER_PAGE
-        shown = [summary.details for summary in summaries[first : first + _DATASETS_PER_PAGE]]
+        page, last, part = views.part_of(len(summaries), _DATASETS_PER_PAGE, State.of(request.query).page)
         return self.render(
             "overview.html",
             verdict=verdict(runs),
@@ -155,7 +151,7 @@ class PageRoutes:
             runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
             hidden_runs=max(0, len(runs) - views.MAX_RUNS),
             packs=packs_of(reports)[: views.MAX_RUNS],
-            datasets=shown,
+            datasets=[summary.details for summary in summaries[part]],
             total=len(summaries),
             page=page,
             last=last,
@@ -193,10 +189,7 @@ class PageRoutes:
         if number >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
         thumbnail = await self._thumbnails.thumbnail(opened, number, size=size, field=request.query.get("field", ""))
-        etag = f'"{thumbnail.etag}"'
-        if request.headers.get("If-None-Match") == etag:
-            return web.Response(status=304, headers={"ETag": etag})
-        return web.Response(body=thumbnail.data, content_type=thumbnail.content_type, headers={"ETag": etag})
+        return _unless_known(request, thumbnail.data, thumbnail.content_type, thumbnail.etag)
 
     async def get_batch_image(self, request: web.Request) -> web.StreamResponse:
         """Send an image of a step as a loader gets it."""
@@ -209,12 +202,8 @@ class PageRoutes:
         )
         number = int(request.match_info["number"])
         data = found.images[number] if found and number < len(found.images) else b""
-        etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
-        if request.headers.get("If-None-Match") == etag:
-            return web.Response(status=304, headers={"ETag": etag})
-        if not data:
-            return web.Response(body=thumbnail_cache.PLACEHOLDER, content_type="image/svg+xml", headers={"ETag": etag})
-        return web.Response(body=data, content_type="image/png", headers={"ETag": etag})
+        kind = "image/png" if data else "image/svg+xml"
+        return _unless_known(request, data or thumbnail_cache.PLACEHOLDER, kind)
 
     async def get_field(self, request: web.Request) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
@@ -238,14 +227,9 @@ class PageRoutes:
     async def get_static(self, request: web.Request) -> web.StreamResponse:
         """Send one of our own files."""
         name = request.match_info["name"]
-        data = self._static.get(name)
-        if data is None:
+        if name not in self._static:
             return error_response(404, "no such file")
-        etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
-        if request.headers.get("If-None-Match") == etag:
-            return web.Response(status=304, headers={"ETag": etag})
-        kind = _STATIC_TYPES[Path(name).suffix]
-        return web.Response(body=data, content_type=kind, charset="utf-8", headers={"ETag": etag})
+        return _unless_known(request, self._static[name], _STATIC_TYPES[Path(name).suffix], charset="utf-8")
 
     def _target_of_page(self, request: web.Request) -> Target | None:
         target = names_of(request.rel_url.raw_path.removeprefix(_PAGE_PREFIX), parts=0)
@@ -403,43 +387,44 @@ class PageRoutes:
         return self.render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
-        shards = opened.manifest.shards
-        last = max(1, math.ceil(len(shards) / views.ROWS_PER_PAGE))
-        page = min(state.page, last)
-        part = shards[(page - 1) * views.ROWS_PER_PAGE :][: views.ROWS_PER_PAGE]
-        problems = await self._browser.check_lengths(opened, part)
+        page, last, part = views.part_of(len(opened.manifest.shards), views.ROWS_PER_PAGE, state.page)
+        shards = opened.manifest.shards[part]
+        problems = await self._browser.check_lengths(opened, shards)
         return self.render(
             "health.html",
             **_common(opened, replace(state, page=page)),
-            shards=list(zip(part, problems, strict=True)),
+            shards=list(zip(shards, problems, strict=True)),
             damaged=sum(map(bool, problems)),
             links={"number": page, "last": last},
             problem=self._library.problems().get(opened.name, ""),
         )
 
     async def _disk_usage(self) -> list[dict[str, Any]]:
-        def usage() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = []
-            for name, path in self._disks:
-                try:
-                    total, _, free = shutil.disk_usage(path)
-                except OSError:
-                    continue
+        found: list[dict[str, Any]] = []
+        for name, path in self._disks:
+            with contextlib.suppress(OSError):
+                total, _, free = await asyncio.to_thread(shutil.disk_usage, path)
                 found.append({"name": views.shown(name), "total": total, "free": free, "used": 1 - free / total})
-            return found
-
-        return await asyncio.get_running_loop().run_in_executor(None, usage)
+        return found
 
     def _error(self, status: int, message: str) -> web.Response:
-        response = self.render("error.html", message=message, status=status)
-        response.set_status(status)
-        return response
+        return self.render("error.html", message=message, status=status)
 
-    def render(self, template: str, **values: Any) -> web.Response:
+    def render(self, template: str, *, status: int = 200, **values: Any) -> web.Response:
         """Return a page."""
-        text = self._templates.get_template(template).render(values)
+        text = self._templates.get_template(template).render(values, status=status)
         body = text.encode("utf-8", "replace")  # names may contain surrogates
-        return web.Response(body=body, content_type="text/html", charset="utf-8")
+        return web.Response(body=body, status=status, content_type="text/html", charset="utf-8")
+
+
+def _unless_known(
+    request: web.Request, data: bytes, content_type: str, etag: str = "", charset: str | None = None
+) -> web.Response:
+    """Return a response with an ETag, which depends on the data by default; without them if the client has them."""
+    headers = {"ETag": f'"{etag or xxhash.xxh3_64_hexdigest(data)}"'}
+    if request.headers.get("If-None-Match") == headers["ETag"]:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=data, content_type=content_type, charset=charset, headers=headers)
 
 
 async def _send_attachment(request: web.Request, data: bytes, name: str) -> web.StreamResponse:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
 
 from aiohttp import web
 
 from wds_tools.errors import StoreError
 from wds_tools.service.access import ANY_TOKEN, GRANT, Route
 from wds_tools.service.history import POINT_SECONDS, Event, PastRun, Point, RunHistory
+from wds_tools.service.pages.views import State, part_of
 from wds_tools.service.responses import error_response, json_response
 from wds_tools.stages import CAUSES
 from wds_tools.wording import counted
@@ -22,7 +21,6 @@ RUNS_PER_PAGE = 100
 _MAX_COMPARED = 200  # runs in the list of those to compare with
 _COLUMNS = 300  # of a chart: points of longer runs are joined
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 592.0, 10.0, 130.0  # of the plot, in user units
-_Result = TypeVar("_Result")
 _NO_RUN = "no such run: /runs/ lists those that your token may see"
 
 
@@ -50,12 +48,9 @@ class RunRoutes:
         """List the runs that a token may see."""
         owner = _owner(request)
         try:
-            total = await _in_thread(self._history.count, owner)
-            last = max(1, math.ceil(total / RUNS_PER_PAGE))
-            text = request.query.get("page", "")
-            page = min(max(1, int(text)), last) if text.isascii() and text.isdigit() and len(text) < 10 else 1
-            skip = (page - 1) * RUNS_PER_PAGE
-            runs = await _in_thread(lambda: self._history.runs(owner, limit=RUNS_PER_PAGE, skip=skip))
+            total = await asyncio.to_thread(self._history.count, owner)
+            page, last, part = part_of(total, RUNS_PER_PAGE, State.of(request.query).page)
+            runs = await asyncio.to_thread(self._history.runs, owner, limit=RUNS_PER_PAGE, skip=part.start)
         except StoreError as error:
             return self._error(500, str(error))
         return self._render("runs.html", runs=runs, total=total, page=page, last=last)
@@ -64,12 +59,12 @@ class RunRoutes:
         """Show the curves of a run, and those of another one over them."""
         owner = _owner(request)
         try:
-            run = await _in_thread(self._history.find, request.match_info["id"], owner)
+            run = await asyncio.to_thread(self._history.find, request.match_info["id"], owner)
             if run is None:
                 return self._error(404, _NO_RUN)
-            other = await _in_thread(self._history.find, request.query.get("with", "")[:32], owner)
+            other = await asyncio.to_thread(self._history.find, request.query.get("with", "")[:32], owner)
             shown = [await self._curves(one) for one in (run, other) if one]
-            others = await _in_thread(lambda: self._history.runs(owner, limit=_MAX_COMPARED))
+            others = await asyncio.to_thread(self._history.runs, owner, limit=_MAX_COMPARED)
         except StoreError as error:
             return self._error(500, str(error))
         return self._render(
@@ -85,7 +80,7 @@ class RunRoutes:
     async def get_points(self, request: web.Request) -> web.Response:
         """Return the points and events of a run."""
         try:
-            run = await _in_thread(self._history.find, request.match_info["id"], _owner(request))
+            run = await asyncio.to_thread(self._history.find, request.match_info["id"], _owner(request))
             if run is None:
                 return error_response(404, _NO_RUN)
             curves = await self._curves(run)
@@ -95,12 +90,10 @@ class RunRoutes:
         return json_response({"run": asdict(run), "points": points, "events": events})
 
     async def _curves(self, run: PastRun) -> Curves:
-        return await _in_thread(lambda: Curves(run, self._history.points(run), self._history.events(run)))
+        return await asyncio.to_thread(lambda: Curves(run, self._history.points(run), self._history.events(run)))
 
     def _error(self, status: int, message: str) -> web.Response:
-        response = self._render("error.html", message=message, status=status)
-        response.set_status(status)
-        return response
+        return self._render("error.html", status=status, message=message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,34 +158,16 @@ def charts(shown: Sequence[Curves]) -> list[Chart]:
             for kind, row in zip(("first", "second"), columns, strict=False)
         ]
 
+    def share(what: str, value: Callable[[Point], float], areas: list[Line]) -> Chart:
+        text = _sentence(shown, f"of the time {what}", lambda point: f"{100 * value(point):.0f} %")
+        return Chart(f"{what}, % of the time", text, "100", right, areas, lines(value, 1.0), marks)
+
+    text = _sentence(shown, "images/s", lambda point: f"{point.images_per_second:,.0f}")
+    speeds = lines(lambda point: point.images_per_second, fastest)
     return [
-        Chart(
-            "images/s",
-            _sentence(shown, "images/s", lambda point: f"{point.images_per_second:,.0f}"),
-            f"{fastest:,.0f}",
-            right,
-            [],
-            lines(lambda point: point.images_per_second, fastest),
-            marks,
-        ),
-        Chart(
-            "waiting for data, % of the time",
-            _sentence(shown, "of the time waiting for data", lambda point: f"{100 * point.wait_share:.0f} %"),
-            "100",
-            right,
-            _areas(columns[0]),
-            lines(lambda point: point.wait_share, 1.0),
-            marks,
-        ),
-        Chart(
-            "waiting for the GPU, % of the time",
-            _sentence(shown, "of the time waiting for the GPU", lambda point: f"{100 * point.device_wait:.0f} %"),
-            "100",
-            right,
-            [],
-            lines(lambda point: point.device_wait, 1.0),
-            marks,
-        ),
+        Chart("images/s", text, f"{fastest:,.0f}", right, [], speeds, marks),
+        share("waiting for data", lambda point: point.wait_share, _areas(columns[0])),
+        share("waiting for the GPU", lambda point: point.device_wait, []),
     ]
 
 
@@ -284,7 +259,3 @@ def _owner(request: web.Request) -> str | None:
     """Return whose runs a request may see: those of its token, or all."""
     grant = request[GRANT]
     return None if grant.allows_all else grant.owner
-
-
-async def _in_thread(function: Callable[..., _Result], *values: Any) -> _Result:
-    return await asyncio.get_running_loop().run_in_executor(None, function, *values)

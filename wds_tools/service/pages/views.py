@@ -147,8 +147,7 @@ def class_bars(opened: Opened, state: State) -> dict[str, Any]:
         order.sort(key=lambda number: (names[number].casefold() if number < len(names) else str(number), number))
     elif opened.is_counted:
         order.sort(key=lambda number: (-counts[number], number))
-    pages = max(1, math.ceil(len(order) / CLASSES_PER_PAGE))
-    page = min(state.classes, pages)
+    page, pages, part = part_of(len(order), CLASSES_PER_PAGE, state.classes)
     most = max((counts[number] for number in order), default=0) or 1
     shown = [
         {
@@ -159,11 +158,10 @@ def class_bars(opened: Opened, state: State) -> dict[str, Any]:
             "is_chosen": number == state.label,
             "url": state.url(opened.name, label=None if number == state.label else number, page=1, tab="samples"),
         }
-        for number in order[(page - 1) * CLASSES_PER_PAGE : page * CLASSES_PER_PAGE]
+        for number in order[part]
     ]
-    unlabelled = opened.summary.labels[None]
-    found = {"shown": shown, "found": len(order), "total": len(counts)}
-    return {**found, "page": page, "pages": pages, "unlabelled": unlabelled}
+    found = {"shown": shown, "found": len(order), "total": len(counts), "unlabelled": opened.summary.labels[None]}
+    return {**found, "page": page, "pages": pages}
 
 
 def problem_view(dataset: str, problem: dict[str, Any], state: State) -> dict[str, Any]:
@@ -199,7 +197,19 @@ def class_name(names: tuple[str, ...], label: int | None) -> str:
 
 def page_links(page: Page, size: int) -> dict[str, int]:
     """Return the number of the page, and of the last one."""
-    return {"number": page.first // size + 1, "last": max(1, math.ceil(page.total / size))}
+    number, last, _ = part_of(page.total, size, page.first // size + 1)
+    return {"number": number, "last": last}
+
+
+def part_of(total: int, size: int, number: int) -> tuple[int, int, slice]:
+    """Return a page of a list: its number, which is the last one at most, the number of the last one, and its items.
+
+    >>> part_of(250, 100, 9)
+    (3, 3, slice(200, 300, None))
+    """
+    last = max(1, math.ceil(total / size))
+    number = min(number, last)
+    return number, last, slice((number - 1) * size, number * size)
 
 
 def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] | None:
