@@ -46,15 +46,7 @@ class DataRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [
-            Route(
-                "GET",
-                PREFIX + "{path:.*}",
-                self.get,
-                "data",
-                dataset_after(PREFIX),
-            )
-        ]
+        return [Route("GET", PREFIX + "{path:.*}", self.get, "data", dataset_after(PREFIX))]
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """Answer GET and HEAD."""

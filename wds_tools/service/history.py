@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -305,7 +305,9 @@ class RunHistory:
         _log.warning("%s is damaged: it was moved to %s, and new runs are kept in a new file", self.path, aside)
 
 
-_RUN_COLUMNS = "id, name, dataset, loader, host, world_size, began, seen, status, epoch, step, steps, errors"
+_FIXED = ("id", "name", "dataset", "loader", "host", "began", "owner")
+_CHANGING = ("world_size", "seen", "status", "epoch", "step", "steps", "errors")
+_RUN_COLUMNS = ", ".join(column.name for column in fields(PastRun))
 
 
 def _past(row: tuple[Any, ...]) -> PastRun:
@@ -327,19 +329,12 @@ def _store(database: sqlite3.Connection, run_id: str, group: list[Report], now: 
     changing = (run["world_size"], seen, run["status"], *position, run["steps"], errors)
     if known:
         number = known[0]
-        database.execute(
-            "UPDATE runs SET world_size = ?, seen = ?, status = ?, epoch = ?, step = ?, steps = ?, errors = ? "
-            "WHERE number = ?",
-            (*changing, number),
-        )
+        database.execute(f"UPDATE runs SET {' = ?, '.join(_CHANGING)} = ? WHERE number = ?", (*changing, number))  # noqa: S608
     else:
-        fixed = (run_id, first.owner, run["run"], run["dataset"], first.values["loader"], first.values["host"])
-        cursor = database.execute(
-            "INSERT INTO runs (id, owner, name, dataset, loader, host, began, world_size, seen, status, epoch, step, "
-            "steps, errors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*fixed, seen, *changing),
-        )
-        number = cursor.lastrowid
+        fixed = (run_id, run["run"], run["dataset"], first.values["loader"], first.values["host"], seen, first.owner)
+        columns = (*_FIXED, *_CHANGING)
+        query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+        number = database.execute(query, (*fixed, *changing)).lastrowid
     _store_events(database, number, first, run["status"], seen, position)
     alive = [report.values for report in group if report.status(now) == "running"]
     if alive:

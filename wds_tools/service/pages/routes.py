@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -119,10 +119,10 @@ class PageRoutes:
         number = "{path:.+}/{number:[0-9]{1,16}}"
         return [
             Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
-            Route("GET", _PAGE_PREFIX + "{path:.+}", self.get_dataset, "dataset_page", page),
-            Route("GET", f"/thumbnails/{number}", self.get_thumbnail, "thumbnail", thumbnail),
-            Route("GET", f"/batches/{number}", self.get_batch_image, "batch_image", batch),
-            Route("GET", f"/fields/{number}/{{field:[^/]+}}", self.get_field, "field", field),
+            Route("GET", _PAGE_PREFIX + "{path:.+}", self._opened(self.get_dataset), "dataset_page", page),
+            Route("GET", f"/thumbnails/{number}", self._opened(self.get_thumbnail), "thumbnail", thumbnail),
+            Route("GET", f"/batches/{number}", self._opened(self.get_batch_image), "batch_image", batch),
+            Route("GET", f"/fields/{number}/{{field:[^/]+}}", self._opened(self.get_field), "field", field),
             Route("GET", "/static/{name}", self.get_static, "static", ANY_TOKEN),
         ]
 
@@ -162,11 +162,8 @@ class PageRoutes:
             origin=_origin(request),
         )
 
-    async def get_dataset(self, request: web.Request) -> web.StreamResponse:
+    async def get_dataset(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Show a dataset, or one of its samples."""
-        opened = await self._open(request)
-        if isinstance(opened, web.StreamResponse):
-            return opened
         state, sample = State.of(request.query), request[TARGET].file
         try:
             if sample:
@@ -180,22 +177,16 @@ class PageRoutes:
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
 
-    async def get_thumbnail(self, request: web.Request) -> web.StreamResponse:
+    async def get_thumbnail(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send a thumbnail that a helper process has encoded."""
-        opened = await self._open(request)
-        if isinstance(opened, web.StreamResponse):
-            return opened
         number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
         if number >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
         thumbnail = await self._thumbnails.thumbnail(opened, number, size=size, field=request.query.get("field", ""))
         return _unless_known(request, thumbnail.data, thumbnail.content_type, thumbnail.etag)
 
-    async def get_batch_image(self, request: web.Request) -> web.StreamResponse:
+    async def get_batch_image(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send an image of a step as a loader gets it."""
-        opened = await self._open(request)
-        if isinstance(opened, web.StreamResponse):
-            return opened
         wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
         found = (
             None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=IMAGE_SECONDS)
@@ -205,11 +196,8 @@ class PageRoutes:
         kind = "image/png" if data else "image/svg+xml"
         return _unless_known(request, data or thumbnail_cache.PLACEHOLDER, kind)
 
-    async def get_field(self, request: web.Request) -> web.StreamResponse:
+    async def get_field(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
-        opened = await self._open(request)
-        if isinstance(opened, web.StreamResponse):
-            return opened
         number, name = int(request.match_info["number"]), request.match_info["field"]
         if number >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
@@ -237,13 +225,19 @@ class PageRoutes:
             return Target(match[1], f"samples/{match[2]}")
         return target
 
-    async def _open(self, request: web.Request) -> Opened | web.StreamResponse:
-        """Return the dataset of a request, or the response if there is none."""
-        try:
-            opened = await self._browser.open(request[TARGET].dataset)
-        except BrowseError as error:
-            return self._error(500, f"the manifest cannot be read: {error}")
-        return self._error(404, "no such dataset") if opened is None else opened
+    def _opened(
+        self, handler: Callable[[web.Request, Opened], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Return a handler that opens the dataset of a request first."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                opened = await self._browser.open(request[TARGET].dataset)
+            except BrowseError as error:
+                return self._error(500, f"the manifest cannot be read: {error}")
+            return self._error(404, "no such dataset") if opened is None else await handler(request, opened)
+
+        return handle
 
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
