@@ -209,8 +209,9 @@ def test_a_class_filter_shows_its_samples_only(server: Running, packed: Path) ->
 
 
 def test_the_filter_knows_the_columns_of_the_tables_of_img2dataset(tmp_path: Path) -> None:
-    rows = [{"caption": f"a dog.*{SCRIPT}%", "similarity": 0.5}, {"caption": "cat", "similarity": 0.4}, {"similarity": 0.1}]
-    folder = write_img2dataset(tmp_path / "laion", [*rows, {"similarity": 0.2}, {"similarity": 0.9}], per_shard=3)
+    rows = [{"caption": f"a dog.*{SCRIPT}%", "similarity": 0.5}, {"caption": "cat", "similarity": 0.4}]
+    rows += [{"similarity": share} for share in (0.1, 0.2, 0.9)]
+    folder = write_img2dataset(tmp_path / "laion", rows, per_shard=3)
     wt.index_shards(f"{folder}/*.tar")
     expected = {
         "similarity > 0.3": {"000000000", "000000001", "000010001"},
