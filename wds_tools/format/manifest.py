@@ -50,8 +50,10 @@ class ShardEntry:
 
     Attributes:
         name: File name, in the folder of the manifest.
+        samples: Number of samples.
         bytes: Length of the shard in bytes.
         xxh3: XXH3-128 of the shard, 32 hexadecimal digits.
+        index: File name of the index, in the same folder.
         index_bytes: Length of the index in bytes.
         index_xxh3: XXH3-128 of the index, 32 hexadecimal digits.
         before: The entry that the shard had before its images were rewritten in place; None if they were not.
