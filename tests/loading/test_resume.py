@@ -26,7 +26,8 @@ def make():
     made = []
 
     def make_one(dataset, **options):
-        made.append(wt.make_loader(dataset, **{"batch_size": 20, "fields": KEYS, "shuffle": True, **options}))
+        options = {"batch_size": 20, "fields": KEYS, "shuffle": True, "num_workers": 1, **options}
+        made.append(wt.make_loader(dataset, **options))
         return made[-1]
 
     yield make_one

@@ -35,7 +35,7 @@ def make(few):
     loaders = []
 
     def create(dataset=few, **options):
-        loaders.append(wt.make_loader(dataset, **{"batch_size": 4, "view": VIEW, "num_workers": 2, **options}))
+        loaders.append(wt.make_loader(dataset, **{"batch_size": 4, "view": VIEW, "num_workers": 1, **options}))
         return loaders[-1]
 
     yield create

@@ -225,7 +225,8 @@ def test_a_mixture_with_other_weights_refuses_the_state(two):
         other.load_state_dict(one.state_dict())
 
 
-def test_datasets_with_different_class_numbers_cannot_be_mixed(two, packed, photos, tmp_path):
-    wt.pack(photos, tmp_path / "flat", workers=1, classes=sorted(p.name for p in photos.iterdir())[::-1])
+def test_datasets_with_different_class_numbers_cannot_be_mixed(two, packed, few_photos, tmp_path):
+    classes = sorted(path.name for path in few_photos.iterdir())[::-1]
+    wt.pack(few_photos, tmp_path / "flat", workers=1, classes=classes)
     with pytest.raises(LabelError, match="have different classes"):
         wt.make_loader(wt.Mixture([two[0], tmp_path / "flat"], weights=[1, 1]), batch_size=4, fields=("label",))
