@@ -44,7 +44,7 @@ def test_data_shuffled_by_pack_has_full_expected_quality_and_a_high_measured_one
     found = forecast(shards, batch_size=32)
     assert found.quality == 1.0
     assert found.measured_quality > 0.8
-    assert found.window_for_wanted is None
+    assert found.sufficient_window is None
 
 
 def test_data_shuffled_by_pack_has_a_high_measured_quality_without_a_shuffle(shards):
@@ -179,19 +179,19 @@ def class_variance(dataset, *, batch_size, epochs):
 def test_the_default_shuffle_of_the_loader_reaches_the_quality_of_the_forecast(tiny, stored, least):
     found = forecast(open_shards(tiny / stored), batch_size=50)
     assert found.measured_quality >= least
-    assert found.window_for_wanted is None
+    assert found.sufficient_window is None
     assert 1 / class_variance(tiny / stored, batch_size=50, epochs=8) >= least
 
 
 def test_if_the_default_window_is_too_small_the_forecast_has_one_that_is_large_enough():
     large = without_files(8_000, 50)
-    assert forecast(large, batch_size=256).window_for_wanted is None
+    assert forecast(large, batch_size=256).sufficient_window is None
     found = forecast(large, batch_size=256, world_size=4)
     assert found.quality < 0.75
-    enough = forecast(large, batch_size=256, world_size=4, shuffle=found.window_for_wanted)
+    enough = forecast(large, batch_size=256, world_size=4, shuffle=found.sufficient_window)
     assert enough.quality == pytest.approx(0.9, abs=0.001)
-    assert enough.window_for_wanted is None
-    order = order_of(large, None, seed=0, window=found.window_for_wanted, block=found.block_samples, lanes=1)
+    assert enough.sufficient_window is None
+    order = order_of(large, None, seed=0, window=found.sufficient_window, block=found.block_samples, lanes=1)
     by_class = np.arange(400_000) * 1000 // 400_000
     assert measured_quality(order, by_class, batch=1024) > 0.85  # less at the edges of the epoch
 

@@ -65,11 +65,11 @@ def place(
             the pixels do not depend on how large the frames are.
         size: Height and width of the frame.
         fill: Value around the image.
-        flips: bool [n, 2], whether the frame is mirrored at last, left to right and top to bottom; not with a warp.
+        flips: bool [n, 2], whether the frame is mirrored in the end, left to right and top to bottom; not with a warp.
         tiles: Images in a frame.
         canvas: float64 [n, 4], top, left, bottom and right of the canvas on which the image is pasted and cut off; None
             if nothing is cut off.
-        warp: What happens to the frames at last.
+        warp: How the frames become outputs.
     """
     frame = np.array(size, np.int64)
     origin = (frame - warp.size) // 2 if warp else np.zeros_like(frame)

@@ -27,7 +27,7 @@ class Warp:
     Attributes:
         matrix: float64 [m, 3, 3], maps (x, y, 1) in pixels of the frame to pixels of the output, up to a factor.
         size: Height and width of each output in pixels.
-        flips: bool [m, 2], whether each output is mirrored at last, left to right and top to bottom.
+        flips: bool [m, 2], whether each output is mirrored in the end, left to right and top to bottom.
         margin: int64 [m, 2], how far outputs show their frames above and below the rectangle of the size of an output
             in the middle, and to the left and right of it.
     """

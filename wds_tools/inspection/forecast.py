@@ -54,7 +54,7 @@ class Forecast:
         window_bytes: Bytes of the window in the page cache, over all machines.
         quality: Expected quality of the shuffle: 1 is a full shuffle.
         measured_quality: Quality measured on the labels; None if they were not read.
-        window_for_wanted: Window for a quality of 0.9; None if the expected quality is not below it.
+        sufficient_window: Window in samples for a quality of 0.9; None if the expected quality is not below it.
         read_bytes_per_node: Bytes that one machine reads in an epoch.
         read_twice: Fraction of the dataset that more than one machine reads: 0 if each machine has
             its own lanes.
@@ -84,7 +84,7 @@ class Forecast:
     window_bytes: int
     quality: float
     measured_quality: float | None
-    window_for_wanted: int | None
+    sufficient_window: int | None
     read_bytes_per_node: int
     read_twice: float
     requests_per_node: int
@@ -166,7 +166,7 @@ def forecast(
         window_bytes=window_bytes,
         quality=quality,
         measured_quality=_measured(shards, order, global_batch),
-        window_for_wanted=enough if 0 < window < enough and not manifest.shuffled else None,
+        sufficient_window=enough if 0 < window < enough and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
         requests_per_node=1 + min(blocks, len(manifest.shards)) + blocks + first_samples,
@@ -285,8 +285,8 @@ def _quality_text(plan: Forecast) -> str:
     text = f"{plan.quality:.2f} of a full shuffle expected"
     if plan.measured_quality is not None:
         text += f", {plan.measured_quality:.2f} measured on the labels"
-    if plan.window_for_wanted:
-        text += f"; {DEFAULT_QUALITY} requires shuffle={plan.window_for_wanted} (samples), or packing again"
+    if plan.sufficient_window:
+        text += f"; {DEFAULT_QUALITY} requires shuffle={plan.sufficient_window} (samples), or packing again"
     return text
 
 

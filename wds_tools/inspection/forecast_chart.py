@@ -75,7 +75,7 @@ def _thinned(positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _quality_panel(shards: ShardSet, plan: Forecast, order: Order) -> Plot:
     chosen = plan.window_samples or MIN_WINDOW
-    ends = (max(1.0, min(chosen / 64, plan.global_batch)), max(chosen * 16.0, 4.0 * (plan.window_for_wanted or 0)))
+    ends = (max(1.0, min(chosen / 64, plan.global_batch)), max(chosen * 16.0, 4.0 * (plan.sufficient_window or 0)))
     blocks = (plan.block_samples, max(1, plan.block_samples // 2), 2 * plan.block_samples, 4 * plan.block_samples)
     series = quality_curves(dict.fromkeys(blocks), ends, batch=plan.global_batch)
     if shards.manifest.shuffled:

@@ -58,7 +58,7 @@ class UnfinishedShards(ShardSet):
         return {name: getattr(self, name) for name in names}
 
     def refresh(self) -> None:
-        """Go on with shards whose images were rewritten in place; that begins only when the dataset is complete."""
+        """Continue with shards whose images were rewritten in place; that begins only when the dataset is complete."""
         if self.is_complete:
             super().refresh()
 

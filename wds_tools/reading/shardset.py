@@ -185,11 +185,11 @@ class ShardSet:
         return self._all[shard].entry
 
     def follow(self, error: RewrittenError) -> None:
-        """Go on with the new shards and indexes that were rewritten in place since the dataset was opened."""
+        """Continue with the new shards and indexes that were rewritten in place since the dataset was opened."""
         self._go_on(error.entries)
 
     def refresh(self) -> None:
-        """Go on with local shards whose images were rewritten in place since the last call, if the manifest changed."""
+        """Continue with local shards whose images were rewritten in place since, if the manifest changed."""
         for store in self.stores:
             stamp = store.stamp(MANIFEST_NAME) if isinstance(store, LocalStore) else None
             if not isinstance(store, LocalStore) or stamp == self._stamps.get(store.folder):

@@ -51,7 +51,7 @@ class Described(NamedTuple):
 
 Files: TypeAlias = Iterator[tuple[str, bytes]]
 Note: TypeAlias = Callable[[str], None]
-"""What is told about objects that a format cannot hold as they are."""
+"""Called with what a user should know about objects that a format cannot hold as they are."""
 
 
 def name_in_split(path: str, file_name: object = None) -> str:
