@@ -17,6 +17,12 @@ def union_of_steps(ranks):
     return [sorted(key for rank in ranks for key in rank["steps"][number]) for number in range(len(ranks[0]["steps"]))]
 
 
+def in_this_process(dataset, **options):
+    """Return what `run_ranks` returns for one rank."""
+    with wt.make_loader(dataset, fields=("__key__",), shuffle=True, num_workers=0, **options) as loader:
+        return [{"steps": [batch.key for batch in loader]}]
+
+
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory):
     """Return datasets by name: text samples in shards of very different sizes, written by webdataset."""
@@ -68,7 +74,7 @@ def test_ranks_take_equal_steps_with_uneven_or_few_shards_and_few_samples(uneven
 
 
 def test_one_process_several_processes_and_a_dataloader_get_the_same_steps(packed):
-    one = run_ranks(dataset=packed, world=1, batch=40)
+    one = in_this_process(packed, batch_size=40)
     several = run_ranks(dataset=packed, world=4, batch=10)
     streamed = run_ranks(dataset=packed, world=2, batch=20, kind="streaming", workers=1)
     assert union_of_steps(one) == union_of_steps(several) == union_of_steps(streamed)
@@ -78,7 +84,7 @@ def test_one_process_several_processes_and_a_dataloader_get_the_same_steps(packe
     "later", [[(3, 10, None)], pytest.param([(2, 5, 4), (3, 10, 2), (5, 8, None)], marks=pytest.mark.torture)]
 )
 def test_resuming_with_other_world_sizes_loses_and_repeats_nothing(packed, later):
-    whole = union_of_steps(run_ranks(dataset=packed, world=1, batch=10, options={"lanes": 2}))
+    whole = union_of_steps(in_this_process(packed, batch_size=10, lanes=2))
     common = {"dataset": packed, "options": {"tail": "mask", "lanes": 2}}
     parts = [run_ranks(world=4, batch=10, stop=3, **common)]
     for world, batch, stop in later:
