@@ -70,7 +70,7 @@ def test_the_program_prints_debug_messages_on_stderr_with_the_option_only(few: P
 
 def test_packing_reports_its_processes_and_threads(six_photos: Path, tmp_path: Path) -> None:
     done = run_program("--debug", "pack", six_photos, tmp_path / "packed", "--workers", "1")
-    account, line = done.stderr.splitlines()
+    _, account, line = done.stderr.splitlines()  # after a warning
     assert account == f"{six_photos}: 6 images, 2 classes (cat, fig)"
     expected = r"debug MainProcess: packing 1 of 1 shards \(processes: 1, threads in each: \d+, usable cores: \d+\); "
     assert re.fullmatch(expected + "the compiled module is there", line)

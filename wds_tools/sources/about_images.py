@@ -282,14 +282,11 @@ def about(
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
             found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
-    stems = {posixpath.splitext(file.path)[0] for file in images} if rest else set()
+    stems = {posixpath.splitext(file.path)[0] for file in rest if why_not_packed(file.path) == NOT_AN_IMAGE}
+    stems = {stem for file in images if (stem := posixpath.splitext(file.path)[0]) in stems} if stems else stems
     for file in rest:
-        if (
-            file.path not in found
-            and posixpath.splitext(file.path)[0] in stems
-            and why_not_packed(file.path) == NOT_AN_IMAGE
-        ):
-            found[file.path] = About(OWN)
+        if posixpath.splitext(file.path)[0] in stems and why_not_packed(file.path) == NOT_AN_IMAGE:
+            found.setdefault(file.path, About(OWN))
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
             found[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
     return found

@@ -168,7 +168,7 @@ def _without_partner(
     folders: Folders,
 ) -> list[str]:
     """Pair masks with the images that have their stem, in folders where most have such an image; return the others."""
-    taken = {folder_of(mask) for fields in found.values() for mask in fields.values()}
+    taken = {folder_of(mask) for fields in found.values() if alone for mask in fields.values()}
     by_folder: dict[str, list[tuple[_Role, str, list[str]]]] = {}
     by_stem: dict[tuple[str, str], list[str]] = {}
     for key, same in images.items() if alone else ():

@@ -177,8 +177,9 @@ class Table(Layout):
 
     def _check_without_row(self, files: Files, split: SplitRows, done: Set[str]) -> None:
         """Check that images without a row are not masks, or other images, of most that have one."""
-        named = [image.path for _, _, image in split.rows() if image is not None]
-        found = masks.partners(named, (file.path for file in files.images if file.path not in done))
+        rest = [file.path for file in files.images if file.path not in done]
+        named = [image.path for _, _, image in split.rows() if image is not None] if rest else []
+        found = masks.partners(named, rest)
         if self.options.kind is None and found and 2 * len(found) >= len(named):
             image, other = next(iter(found.items()))
             raise SourceError(
