@@ -275,6 +275,14 @@ def test_the_first_folder_below_those_of_all_keys_is_the_class(key: str, tmp_pat
     assert account_of(src)[0]["first folder"] == "label"
 
 
+def test_entries_of_0_and_1_are_not_the_label_next_to_folders_of_classes(tmp_path: Path) -> None:
+    records = {f"{NAMES[n % 3]}/{n}.jpg": DATA[n] for n in range(6)}
+    records |= {f"{NAMES[n % 3]}/{n}.json": json.dumps({"in": n % 2, "out": 1 - n % 2}).encode() for n in range(6)}
+    samples = packed(write(tmp_path / "a.lmdb", records), tmp_path / "dst")
+    assert sorted(found(samples)) == sorted(NAMED)
+    assert {sample.facts["in"] + sample.facts["out"] for sample in samples} == {1}
+
+
 def test_a_key_without_a_folder_does_not_remove_the_labels_of_the_others(tmp_path: Path) -> None:
     src = write(tmp_path / "a.lmdb", {f"{NAMES[n % 3]}/{n}" if n else "0": DATA[n] for n in range(6)})
     assert sorted(found(packed(src, tmp_path / "dst"))) == sorted(NAMED[1:])

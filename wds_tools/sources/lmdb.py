@@ -366,7 +366,8 @@ class LmdbSource(RecordSource):
         records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
         is_known = LABEL in {**self.columns, **self.databases}
         is_known |= any(further or forms[key] != _IMAGE for _, key, further in records)
-        is_known |= len({self._class_of(path_text(one.id_of(key))) for one, key, _ in records}) > 1
+        self.has_classes = len({self._class_of(path_text(one.id_of(key))) for one, key, _ in records}) > 1
+        is_known |= self.has_classes
         images = [File(path_text(key), 0) for _, key, _ in records]
         self._add_others(found, about_all, alone, images, is_known=is_known)
         numbers: dict[Pattern, int] = {}

@@ -123,6 +123,7 @@ class NamedValues(Source):
         class_lists: Name -> class names that its type has.
         names_files: Whether all values are texts or JSON, and those with the name of another field name a file.
         states_classes: Whether all names with only 0 and 1 are classes.
+        has_classes: Whether the names of records have classes, such as folders: then those of 0 and 1 are none.
     """
 
     part: ClassVar[str] = "entry"
@@ -130,6 +131,7 @@ class NamedValues(Source):
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
     states_classes: bool = False
+    has_classes: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
@@ -386,8 +388,8 @@ class Names:
     def _one_hot(self, image: str) -> tuple[str, ...]:
         """Return the names that have 0 or 1 for each class."""
         source = self.source
-        if self.hot is not None:
-            return self.hot if any(map(self.flags.of, self.hot)) else ()
+        if source.has_classes or self.hot is not None:
+            return self.hot if self.hot and any(map(self.flags.of, self.hot)) else ()
         flags = Flags({name: codes for name, codes in self.flags.items() if name != image})
         hot = one_hot([(flags, self.total)], is_stated=source.states_classes)
         if not source.states_classes:
