@@ -337,7 +337,7 @@ def check_races_and_kills(folder: Path, kills: int) -> None:
 
 
 def test_processes_that_race_and_are_killed_never_leave_a_wrong_byte(folder):
-    check_races_and_kills(folder, 12)
+    check_races_and_kills(folder, 6)
 
 
 @pytest.mark.torture
