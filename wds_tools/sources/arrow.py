@@ -199,14 +199,18 @@ class ArrowSource(RecordSource):
 
     def _with_flags(self, files: Sequence[int], seen: Names, roles: Roles) -> Roles:
         """Return the roles if columns with 0 or 1 for each class are the label where no other column is."""
-        for name in seen.facts(roles) if roles.label is None and LABEL not in self.columns else ():
+        facts = seen.facts(roles) if roles.label is None and LABEL not in self.columns else []
+        for name in facts:
             head = Flags()
             head.extend(name, self._head(files, name))
             if head.of(name):
                 seen.flags.extend(name, self._values(files, name))
-            elif seen.kinds[name].keys() <= {Kind.TEXT} and name not in seen.texts:
+        if not seen.flags:
+            return roles
+        for name in facts:  # one of them may be the label instead
+            if seen.kinds[name].keys() <= {Kind.TEXT} and name not in seen.texts:
                 seen.extend_texts(name, self._values(files, name))
-        return seen.roles() if seen.flags else roles
+        return seen.roles()
 
     def _notes_on_folders(self, roles: Roles) -> list[str]:
         """Return a note that names the folders of the files if they could be classes."""
