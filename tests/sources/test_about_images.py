@@ -53,7 +53,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "list.feather": (FRAME.to_feather, "has columns in a binary format, .*: write its rows as CSV"),
     "list.pkl": (FRAME.to_pickle, "has arrays or objects, .*: write its values as CSV"),
     "list.h5": (to_hdf5, "has arrays or objects, .*: write its values as CSV"),
-    "list.npz": (lambda path: np.savez(path, y=NUMBERS), "has arrays or objects"),
+    "list.npz": (lambda path: np.savez(path, y=NUMBERS[:-1]), "has arrays or objects"),
     "features.npy": (
         lambda path: np.save(path, np.ones((COUNT, 3))),
         "is an array with values for each image, .*: write it as CSV",
@@ -105,6 +105,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "imagelabels.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "labels.h5": (to_hdf5, "has arrays or objects"),
     "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a label for each image"),
+    "y.npz": (lambda path: np.savez(path, x=np.ones((COUNT, 3)), y=NUMBERS), "is an array with a label for each image"),
+    "cars_annos.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),
     "labels.csv.gz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
     "train.csv.xz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),

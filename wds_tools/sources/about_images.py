@@ -13,6 +13,7 @@ import io
 import os
 import posixpath
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -74,7 +75,7 @@ _OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|pat
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", "")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", ".npz", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
@@ -408,7 +409,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
-    if path.endswith(".npy"):
+    if path.endswith((".npy", ".npz")):
         return _in_array(data, len(images))
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
@@ -431,15 +432,15 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
 
 
 def _in_array(data: bytes, count: int) -> str:
-    """Return what to know of an array of NumPy with a row for each image: labels, or other values such as features."""
+    """Return what to know of arrays of NumPy with a row for each image: labels, or other values such as features."""
     try:
-        array = np.load(io.BytesIO(data))
-    except (ValueError, EOFError):
+        loaded = np.load(io.BytesIO(data))
+        arrays = list(loaded.values()) if isinstance(loaded, Mapping) else [loaded]
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile):
         return ""
-    if array.shape[:1] != (count,):
-        return ""
-    are_labels = array.shape in ((count,), (count, 1)) and array.dtype.kind in "biuSU"
-    return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}"
+    rows = [array for array in arrays if array.shape[:1] == (count,)]
+    are_labels = any(one.shape in ((count,), (count, 1)) and one.dtype.kind in "biuSU" for one in rows)
+    return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}" if rows else ""
 
 
 def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
