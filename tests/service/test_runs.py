@@ -291,6 +291,20 @@ def test_the_page_of_a_run_has_charts_of_two_runs_and_escapes_their_names(few: P
     assert [point["images_per_second"] for point in points["points"]] == [500.0] * len(points["points"])
 
 
+def test_a_line_has_gaps_where_a_run_was_silent_and_a_single_point_is_drawn(few: Path, tmp_path: Path) -> None:
+    history, now = RunHistory(tmp_path), time.time() // POINT_SECONDS * POINT_SECONDS
+    for second in (2000, 1990, 1000, 0):
+        history.add([report(now - second)], now=now - second)
+    (run,) = history.runs()
+    with in_thread(few.parent, remote=RemoteOptions.of(tmp_path)) as url:
+        text = request(url, f"/runs/{run.id}").body.decode()
+    lines = re.findall(r'class="line first" points="(.*?)"', text)
+    ends = [(float(line.split(",")[0]), float(line.split()[-1].split(",")[0])) for line in lines[:3]]
+    assert [start for start, _ in ends] == pytest.approx([48, 320, 592 - 2], abs=3)
+    assert all(1 < stop - start < 6 for start, stop in ends[:2])
+    assert len(lines) == 3 * 3
+
+
 def test_the_commands_list_show_and_export_runs(tmp_path: Path) -> None:
     history, now = RunHistory(tmp_path), time.time()
     for second in (20, 10, 0):

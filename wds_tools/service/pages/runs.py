@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -20,6 +20,7 @@ from wds_tools.wording import counted
 RUNS_PER_PAGE = 100
 _MAX_COMPARED = 200  # runs in the list of those to compare with
 _COLUMNS = 300  # of a chart: points of longer runs are joined
+_MAX_GAP = 3  # columns without a report over which a line goes on
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 592.0, 10.0, 130.0  # of the plot, in user units
 _NO_RUN = "no such run: /runs/ lists those that your token may see"
 
@@ -144,8 +145,9 @@ class Chart:
 def charts(shown: Sequence[Curves]) -> list[Chart]:
     """Return the charts of one run, or of two over each other, each from its own start."""
     seconds = max(float(POINT_SECONDS), *(one.run.seen - one.run.began for one in shown))
-    columns = [_columns(one, seconds) for one in shown]
-    fastest = max((point.images_per_second for row in columns for _, point in row), default=0.0) or 1.0
+    parts = [_parts(one, seconds) for one in shown]
+    speeds = [point.images_per_second for row in parts for part in row for _, point in part]
+    fastest = max(speeds, default=0.0) or 1.0
     right = _length(seconds)
     marks = [
         (_LEFT + (_RIGHT - _LEFT) * min(max(0.0, event.time - shown[0].run.began), seconds) / seconds, event.name)
@@ -154,8 +156,8 @@ def charts(shown: Sequence[Curves]) -> list[Chart]:
 
     def lines(value: Callable[[Point], float], most: float) -> list[Line]:
         return [
-            Line(kind, [" ".join(f"{x:.1f},{_y(value(point), most):.1f}" for x, point in part) for part in _parts(row)])
-            for kind, row in zip(("first", "second"), columns, strict=False)
+            Line(kind, [" ".join(f"{x:.1f},{_y(value(point), most):.1f}" for x, point in part) for part in row])
+            for kind, row in zip(("first", "second"), parts, strict=False)
         ]
 
     def share(what: str, value: Callable[[Point], float], areas: list[Line]) -> Chart:
@@ -163,10 +165,10 @@ def charts(shown: Sequence[Curves]) -> list[Chart]:
         return Chart(f"{what}, % of the time", text, "100", right, areas, lines(value, 1.0), marks)
 
     text = _sentence(shown, "images/s", lambda point: f"{point.images_per_second:,.0f}")
-    speeds = lines(lambda point: point.images_per_second, fastest)
+    rates = lines(lambda point: point.images_per_second, fastest)
     return [
-        Chart("images/s", text, f"{fastest:,.0f}", right, [], speeds, marks),
-        share("waiting for data", lambda point: point.wait_share, _areas(columns[0])),
+        Chart("images/s", text, f"{fastest:,.0f}", right, [], rates, marks),
+        share("waiting for data", lambda point: point.wait_share, _areas(parts[0])),
         share("waiting for the GPU", lambda point: point.device_wait, []),
     ]
 
@@ -174,14 +176,24 @@ def charts(shown: Sequence[Curves]) -> list[Chart]:
 _Column = tuple[float, Point]  # its x, and the mean of its points
 
 
-def _columns(curves: Curves, seconds: float) -> list[_Column]:
-    """Join the points of a run to at most `_COLUMNS` columns."""
+def _parts(curves: Curves, seconds: float) -> list[list[_Column]]:
+    """Join the points of a run to at most `_COLUMNS` columns; split them where it did not report for three of them.
+
+    Each part is drawn to the end of its last column, so that one with a single column is visible.
+    """
     width = max(float(POINT_SECONDS), seconds / _COLUMNS)
     groups: dict[int, list[Point]] = {}
     for point in curves.points:
         groups.setdefault(int(max(0.0, point.time - curves.run.began) // width), []).append(point)
-    scale = (_RIGHT - _LEFT) / seconds
-    return [(min(_RIGHT, _LEFT + column * width * scale), _joined(group)) for column, group in sorted(groups.items())]
+    step = width * (_RIGHT - _LEFT) / seconds
+    parts: list[list[_Column]] = []
+    before = -math.inf
+    for column, group in sorted(groups.items()):
+        if column - before > _MAX_GAP:
+            parts.append([])
+        parts[-1].append((min(_RIGHT, _LEFT + column * step), _joined(group)))
+        before = column
+    return [[*part, (min(_RIGHT, part[-1][0] + step), part[-1][1])] for part in parts]
 
 
 def _joined(points: Sequence[Point]) -> Point:
@@ -202,22 +214,8 @@ def _joined(points: Sequence[Point]) -> Point:
     )
 
 
-def _parts(row: Sequence[_Column]) -> list[list[_Column]]:
-    """Split a row of columns where the run did not report for three of them."""
-    if not row:
-        return []
-    width = min((b[0] - a[0] for a, b in itertools.pairwise(row)), default=0.0)
-    parts = [[row[0]]]
-    for column in row[1:]:
-        if column[0] - parts[-1][-1][0] > 3 * width:
-            parts.append([])
-        parts[-1].append(column)
-    return parts
-
-
-def _areas(row: Sequence[_Column]) -> list[Line]:
+def _areas(parts: Sequence[Sequence[_Column]]) -> list[Line]:
     """Return an area for each cause of waiting, on top of the areas of those before it."""
-    parts = _parts(row)
     below = [[0.0] * len(part) for part in parts]
     areas = []
     for cause in CAUSES:
