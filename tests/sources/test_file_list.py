@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,3 +113,23 @@ def test_a_large_flat_folder_has_the_same_notes(tmp_path: Path, endings: tuple[s
     assert expected["account"].notes
     with few_objects():
         assert facts(TreeSource(tmp_path, options).scan()) == expected
+
+
+def test_a_large_bucket_has_the_same_listing() -> None:
+    store = fsspec.filesystem("memory")
+    names = [f"c{number % 3}/{number}.jpg" for number in range(20)]
+    for name in [*names, "c0/.hidden.jpg", "c1/1.txt"]:
+        store.pipe_file(f"/large/{name}", name.encode())
+
+    def listed() -> tuple[dict[str, Any], str | None, str | None]:
+        source = TreeSource("memory://large")
+        return facts(source.scan()), source.checksum(None), source.checksum(lambda: False)
+
+    expected = listed()
+    assert [entry.path for entry in expected[0]["inputs"]] == sorted(names)
+    assert expected[1] == expected[2]
+    with few_objects():
+        assert listed() == expected
+    store.pipe_file("/large/c0/0.jpg", b"longer than before")
+    assert listed()[1] != expected[1]
+    store.rm("/large", recursive=True)

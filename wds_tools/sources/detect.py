@@ -18,16 +18,17 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import INDEX, has_index_of
+from wds_tools.sources.file_list import FileList
 from wds_tools.sources.files import CODECS, SplitsError, TarFiles, find_remote_files, is_tar
 from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
 from wds_tools.sources.objects import is_stream
 from wds_tools.sources.refused import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
-from wds_tools.sources.trees import RemoteTree, is_zip
+from wds_tools.sources.trees import RemoteTree, is_zip, objects_below
 from wds_tools.storage import is_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, list_objects
+from wds_tools.storage.requests.listing import RemoteFile, check_not_empty
 from wds_tools.wording import broken_url_remedy, counted
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
@@ -144,21 +145,25 @@ def _check_remote_kind(url: str, kind: str) -> None:
         )
 
 
-def _detect_remote(url: str, remote: RemoteOptions) -> tuple[str, dict[str, RemoteFile] | None]:
+def _detect_remote(url: str, remote: RemoteOptions) -> tuple[str, FileList | None]:
     """Return the kind of a URL: that of the first archive, or a folder of images, with the objects in it."""
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote), None
-    found = list_objects(url, remote)
+    found = objects_below(url, remote)
     check_not_empty(found, url, remote)
-    names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
-    if any(map(is_image_name, names)):
+    if any(is_image_name(path) and not _is_hidden(path) for path in found.paths):
         return "folder", found
-    if tars := sorted(filter(is_tar, names)):
-        return _kind_of_archives([found[name] for name in tars], remote), None
+    tars = islice((file for file in found if is_tar(file.path) and not _is_hidden(file.path)), _MAX_ARCHIVES)
+    if archives := [RemoteFile(f"{url.rstrip('/')}/{file.path}", file.size, file.version) for file in tars]:
+        return _kind_of_archives(archives, remote), None
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"
     )
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _without_alias(kind: str | None) -> str | None:

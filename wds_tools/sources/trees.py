@@ -14,6 +14,8 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, list_objects
+from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, each_object
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
@@ -61,6 +63,7 @@ _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd"
 _LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
+_PART_FILES = 1 << 16  # of a listing at a URL
 _UTF8 = 0x800
 _UNIX, _MACOS = 3, 19  # ``create_system`` of a zip member
 
@@ -196,7 +199,7 @@ class Tree:
 class RemoteTree(Tree):
     """A folder at a URL: listed with one request per 1,000 objects, and read with one request per file."""
 
-    _objects: dict[str, RemoteFile] | None = None
+    _listed: FileList | None = None
 
     def __init__(self, url: str, remote: RemoteOptions) -> None:
         self.url = url.rstrip("/")
@@ -215,19 +218,31 @@ class RemoteTree(Tree):
         check_size(shown, len(data), size)
         return data
 
-    def take(self, objects: dict[str, RemoteFile]) -> None:
-        """Use a listing that was just made, once."""
-        self._objects = objects
+    def take(self, objects: FileList) -> None:
+        """Use what `objects_below` returned, once."""
+        self._listed = objects
 
     def _parts(self) -> Iterator[Sequence[File]]:
-        listed, self._objects = self._objects, None
-        listed = list_objects(self.url, self.remote) if listed is None else listed
+        listed, self._listed = self._listed, None
+        listed = objects_below(self.url, self.remote) if listed is None else listed
         check_not_empty(listed, self.url, self.remote)
-        objects = sorted(listed.items())
-        shown = [(path, file) for path, file in objects if hidden_root(path) is None]
-        self.stamp = stamp_of([file for _, file in shown])
-        # Some tools create an object for each folder.
-        yield [File(path, file.size, version=file.version) for path, file in objects if not path.endswith("/")]
+        objects = (next(same) for _, same in groupby(listed, attrgetter("path")))
+        stamp = xxhash.xxh3_128()
+        while part := list(islice(objects, _PART_FILES)):
+            shown = (file for file in part if hidden_root(file.path) is None)
+            stamp.update("".join([f"{file.size} {file.version}\n" for file in shown]).encode())
+            # Some tools create an object for each folder.
+            yield [file for file in part if not file.path.endswith("/")]
+        self.stamp = stamp.hexdigest()
+
+
+def objects_below(url: str, remote: RemoteOptions) -> FileList:
+    """Return all objects below a URL in the order of their paths, some of them twice."""
+    found = Sorter()
+    listed = each_object(url, remote)
+    while part := [File(one.path, one.size, version=one.version) for one in islice(listed, _PART_FILES)]:
+        found.add(part)
+    return found.result()
 
 
 class Archives(Tree):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from wds_tools.errors import MissingSourceError
 from wds_tools.options import RemoteOptions
@@ -22,6 +23,7 @@ _BY_PREFIX = {"s3", "s3a", "memory"}  # a listing of a folder is one request, an
 _BUCKETS = dict.fromkeys(["s3", "s3a", "gs", "gcs"], "bucket") | dict.fromkeys(["abfs", "abfss", "az"], "container")
 _LEVELS = 3  # of folders that are listed to find enough of them
 _MOST_FOLDERS = 20_000
+_MOST_LISTINGS = 2 * LISTS  # of folders, in memory at the same time
 _Result = TypeVar("_Result")
 
 
@@ -53,20 +55,49 @@ class RemoteFile:
         return clean_url(self.url)
 
 
+class Listed(NamedTuple):
+    """An object of a listing.
+
+    Attributes:
+        path: Path below the URL that was listed.
+        size: Length in bytes.
+        version: As in `RemoteFile`.
+    """
+
+    path: str
+    size: int
+    version: str
+
+
 def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
     """Return all objects below a URL, by their path relative to it; none if it does not exist.
 
     Raises:
         StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
     """
+    root = url.rstrip("/")
+    return {one.path: RemoteFile(f"{root}/{one.path}", one.size, one.version) for one in each_object(url, remote)}
+
+
+def each_object(url: str, remote: RemoteOptions) -> Iterator[Listed]:
+    """Yield all objects below a URL, in any order, some of them twice; none if it does not exist.
+
+    Raises:
+        StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
+    """
     lister = _Lister(url, remote)
-    folders, found = [""], dict[str, Mapping[str, Any]]()
+    folders, found = [""], list[Listed]()
     if url.partition("://")[0].lower() in _BY_PREFIX:
         folders, found = _divided(lister)
+    yield from found
     with ThreadPoolExecutor(LISTS) as pool:
-        for below in pool.map(lister.find, folders):
-            found |= below
-    return {path: _file(f"{url.rstrip('/')}/{path}", info) for path, info in found.items()}
+        listings = deque[Future[list[Listed]]]()
+        for folder in folders:
+            if len(listings) == _MOST_LISTINGS:
+                yield from listings.popleft().result()
+            listings.append(pool.submit(lister.find, folder))
+        while listings:
+            yield from listings.popleft().result()
 
 
 def check_bucket(url: str, remote: RemoteOptions) -> None:
@@ -87,7 +118,7 @@ def check_bucket(url: str, remote: RemoteOptions) -> None:
         )
 
 
-def check_not_empty(found: Mapping[str, RemoteFile], url: str, remote: RemoteOptions) -> None:
+def check_not_empty(found: Sized, url: str, remote: RemoteOptions) -> None:
     """Check that there are objects below a URL.
 
     Raises:
@@ -98,12 +129,12 @@ def check_not_empty(found: Mapping[str, RemoteFile], url: str, remote: RemoteOpt
         raise MissingSourceError(f"{clean_url(url)} does not exist or is empty: check the URL")
 
 
-def _divided(lister: _Lister) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+def _divided(lister: _Lister) -> tuple[list[str], list[Listed]]:
     """Return folders that are worth a separate request, and the objects next to them.
 
     A listing of all objects returns them page by page, one request after another; those of folders run side by side.
     """
-    folders, found = [""], dict[str, Mapping[str, Any]]()
+    folders, found = [""], list[Listed]()
     for _level in range(_LEVELS):
         with ThreadPoolExecutor(LISTS) as pool:
             levels = list(pool.map(lister.level, folders))
@@ -111,7 +142,7 @@ def _divided(lister: _Lister) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
         if len(inner) > _MOST_FOLDERS:  # they probably have few objects each
             return folders, found
         for _, files in levels:
-            found |= files
+            found += files
         folders = inner
         if not folders or len(folders) >= LISTS:
             break
@@ -130,33 +161,33 @@ class _Lister:
         self._url = url
         self._request = _requests(url, remote)
 
-    def level(self, folder: str) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
-        """Return the folders in a folder, and its own objects: path below the URL -> what the file system states."""
+    def level(self, folder: str) -> tuple[list[str], list[Listed]]:
+        """Return the folders in a folder, and its own objects."""
 
-        def look(system: Any, root: str) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+        def look(system: Any, root: str) -> tuple[list[str], list[Listed]]:
             root = root.rstrip("/")
             listed = [entry for entry in system.ls(_join(root, folder), detail=True) if entry["name"] != root]
             named = [(_below(root, entry["name"]), entry) for entry in listed]  # a name may be an object and a folder
             folders = [path for path, entry in named if entry["type"] == "directory" and path != folder]
-            return folders, {path: entry for path, entry in named if entry["type"] != "directory"}
+            return folders, [_listed(path, entry) for path, entry in named if entry["type"] != "directory"]
 
         try:
             return self._request(look)
         except FileNotFoundError:
-            return [], {}
+            return [], []
 
-    def find(self, folder: str) -> dict[str, Mapping[str, Any]]:
-        """Return all objects below a folder, as above."""
+    def find(self, folder: str) -> list[Listed]:
+        """Return all objects below a folder."""
 
-        def find(system: Any, root: str) -> dict[str, Mapping[str, Any]]:
+        def find(system: Any, root: str) -> list[Listed]:
             root = root.rstrip("/")
             found = system.find(_join(root, folder), detail=True)
-            return {_below(root, name): info for name, info in found.items() if name != root}
+            return [_listed(_below(root, name), info) for name, info in found.items() if name != root]
 
         try:
             return self._request(find)
         except FileNotFoundError:
-            return {}
+            return []
 
 
 def _join(root: str, folder: str) -> str:
@@ -174,12 +205,12 @@ def find_object(url: str, remote: RemoteOptions) -> RemoteFile:
         FileNotFoundError: There is none.
         StoreError: The storage fails.
     """
-    return _requests(url, remote)(lambda system, path: _file(url, system.info(path)))
+    return _requests(url, remote)(lambda system, path: RemoteFile(*_listed(url, system.info(path))))
 
 
-def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
+def _listed(path: str, info: Mapping[str, Any]) -> Listed:
     version = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("mtime") or ""
-    return RemoteFile(url, int(info.get("size") or 0), str(version))
+    return Listed(path, int(info.get("size") or 0), str(version))
 
 
 def _requests(url: str, remote: RemoteOptions) -> Callable[[Callable[[Any, str], _Result]], _Result]:
