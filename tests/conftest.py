@@ -103,10 +103,11 @@ def pytest_sessionfinish() -> None:
 
 def _end_at_once(process: int) -> None:
     if os.getpid() == process:
+        multiprocessing.util._exit_function()  # noqa: SLF001 - ends its processes and removes its folder
         os._exit(0)
 
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # releasing everything takes seconds; the last of all exit functions
+if "PYTEST_XDIST_WORKER" in os.environ:  # releasing everything takes seconds
     atexit.register(_end_at_once, os.getpid())
 
 
