@@ -29,7 +29,7 @@ _OPTIONS = (
         "--disable-gpu",
     ),
     *("--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--font-render-hinting=none", "--hide-scrollbars"),
+    *("--font-render-hinting=none", "--hide-scrollbars", "--disable-dev-shm-usage"),  # a container has little of it
 )
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowRight": 39, "/": 191}
 
