@@ -17,24 +17,24 @@ QUICK = {"rounds": 1, "seconds": 0.02, "batch_size": 4}
 
 
 @pytest.fixture
-def three_cores(monkeypatch):
-    monkeypatch.setattr(module, "available_cores", lambda: 3)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
 
 
 def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_runs(
-    packed, three_cores, no_leftovers, monkeypatch
+    packed, two_cores, no_leftovers, monkeypatch
 ):
     lines, shown = [], watched(monkeypatch)
     found = tune(packed, **{**QUICK, "rounds": 2}, progress=lines.append)
-    assert "measuring:   0%|          | 0/8 [" in shown.getvalue()
-    assert list(found.workers) == [0, 1, 2, 3]
+    assert "measuring:   0%|          | 0/6 [" in shown.getvalue()
+    assert list(found.workers) == [0, 1, 2]
     for rounds in found.workers.values():
         assert [measured.images % 4 for measured in rounds] == [0, 0]
         assert all(measured.cpu_seconds > 0 for measured in rounds)
-    assert found.num_workers in (1, 2, 3)
+    assert found.num_workers in (1, 2)
     assert lines[0] == "warming up"
-    order = [line.split(":")[1] for line in lines[1:9]]
-    assert order == [f" num_workers={number}" for number in (0, 1, 2, 3)] * 2
+    order = [line.split(":")[1] for line in lines[1:7]]
+    assert order == [f" num_workers={number}" for number in (0, 1, 2)] * 2
     assert found.setup.steps == 100
 
     names = {}
@@ -64,7 +64,7 @@ def test_on_many_cores_some_numbers_are_measured_and_then_those_just_below_the_c
 
 
 @pytest.mark.torture
-def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, three_cores, tmp_path, no_leftovers):
+def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, two_cores, tmp_path, no_leftovers):
     wt.pack(photos / "cat", tmp_path / "cats", workers=1, images="raw", resize="32x24")
     # Another process of the program does not count as a worker, for which the measurement would wait.
     with subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -105,5 +105,5 @@ def test_a_missing_dataset_or_device_is_an_error_before_anything_starts(packed, 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_batches_can_be_copied_to_a_device(packed, three_cores):
+def test_batches_can_be_copied_to_a_device(packed, two_cores):
     assert 'device="cuda"' in tune(packed, device="cuda", **QUICK).call().replace("'", '"')
