@@ -42,7 +42,8 @@ class OpenShard:
         number: Position of the shard in its dataset.
         image: Columns of the image field, which may differ from sample to sample.
         kind: int8 [samples], position of that field in `IMAGE_FIELDS`; -1 for a sample without an image.
-        spans: int64 [blocks, 2], byte range of each block.
+        block: Number of samples in a block.
+        blocks: The blocks as units of reading; every sample that is read refers to one.
     """
 
     number: int
@@ -52,17 +53,7 @@ class OpenShard:
     image: FieldColumns
     kind: NDArray[np.int8]
     block: int
-    spans: NDArray[np.int64]
-
-    @property
-    def file(self) -> StoredFile:
-        """The shard as a file."""
-        return StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3)
-
-    def part(self, block: int) -> Block:
-        """Return a block of the shard as a unit of reading."""
-        start, stop = self.spans[block].tolist()
-        return Block(self.file, start, stop)
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +153,7 @@ class Reader:
 
     def block(self, shard: int, block: int) -> Block:
         """Return a block of a shard."""
-        return self.shard(shard).part(block)
+        return self.shard(shard).blocks[block]
 
     def read_samples_ahead(self, ids: NDArray[np.int64], *, machines: int) -> None:
         """Start reading samples, int64 [n], before their blocks, on one of several machines."""
@@ -218,11 +209,11 @@ class Reader:
                 self.shards.follow(error)
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
-        shard, rows, file = column.shard, column.rows, column.shard.file
+        shard, rows = column.shard, column.rows
         starts = column.columns.offset[rows]
         stops = starts + column.columns.size[rows]
-        positions = zip(shard.spans[rows // shard.block].tolist(), starts.tolist(), stops.tolist(), strict=True)
-        return [Extent(Block(file, *span), start, stop) for span, start, stop in positions]
+        blocks = map(shard.blocks.__getitem__, (rows // shard.block).tolist())
+        return list(map(Extent, blocks, starts.tolist(), stops.tolist()))
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()
@@ -258,7 +249,9 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int, _is_rew
     with stages.READ:
         index = shards.index(shard)
     block, entry = int(blocks[shard]), shards.entry(shard)
-    return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, _spans(index, block))
+    file = StoredFile(entry.name, entry.bytes, entry.xxh3)
+    parts = [Block(file, start, stop) for start, stop in _spans(index, block).tolist()]
+    return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, parts)
 
 
 def _rows_of_added(shards: ShardSet, shard: int, added: int) -> NDArray[np.int64]:

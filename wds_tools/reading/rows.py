@@ -126,15 +126,20 @@ class Rows:
         """
         groups = [self._columns(group) for group in self._groups]
         values = iter(self._reader.values([column for columns in groups for column, _ in columns]))
-        samples = [
-            self._stored(group, [(column.name, present, next(values)) for column, present in columns])
-            for group, columns in zip(self._groups, groups, strict=True)
-        ]
-        group_of = np.empty(len(self), np.int64)
-        for index, (_, group, _) in enumerate(self._groups):
-            group_of[group] = index
-        for index in group_of.tolist():
-            yield next(samples[index])
+        url_of, index = self._reader.shards.shard_url, np.empty(len(self), np.int64)
+        samples = []
+        for number, ((shard, group, rows), columns) in enumerate(zip(self._groups, groups, strict=True)):
+            index[group] = number
+            keys = map(shard.index.keys.__getitem__, rows.tolist())
+            fields = [(column.name, iter(present), next(values)) for column, present in columns]
+            samples.append((keys, url_of(shard.number), fields))
+        for number in index.tolist():
+            keys, url, fields = samples[number]
+            sample: dict[str, Any] = {"__key__": next(keys), "__url__": url}
+            for name, present, contents in fields:
+                if next(present):
+                    sample[name] = bytes(next(contents))
+            yield sample
 
     def _columns(self, group: _Group) -> list[tuple[StoredColumn, list[bool]]]:
         """Return every field of the samples of one shard, and which of the samples have it."""
@@ -149,19 +154,6 @@ class Rows:
                 present = is_present(columns, rows_of[rows])
                 result.append((StoredColumn(added, name, columns, rows_of[rows][present]), present.tolist()))
         return result
-
-    def _stored(
-        self, group: _Group, fields: list[tuple[str, list[bool], Iterator[memoryview]]]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield samples of one shard in their stored form."""
-        shard, _, rows = group
-        url, keys = self._reader.shards.shard_url(shard.number), shard.index.keys
-        for position, row in enumerate(rows.tolist()):
-            sample: dict[str, Any] = {"__key__": keys[row], "__url__": url}
-            for name, present, values in fields:
-                if present[position]:
-                    sample[name] = bytes(next(values))
-            yield sample
 
     def _strings(self, column: str) -> list[str]:
         out = [""] * len(self)

@@ -215,15 +215,16 @@ class LocalStore:
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
-        maps_of: dict[StoredFile, memoryview | None] = {}  # of a batch; each file is looked up once
-        found = []
-        for (file, *_), start, stop in extents:
-            if file not in maps_of:
+        views: dict[StoredFile, memoryview | None] = {}  # of a batch; each file is looked up once
+        data = []
+        for block, start, stop in extents:
+            file = block.file
+            if file not in views:
                 mapped = self._map(file.name, file.bytes)
-                maps_of[file] = None if mapped is None else memoryview(mapped)
-            view = maps_of[file]
-            found.append(self._read_range(file.name, file.bytes, start, stop) if view is None else view[start:stop])
-        return found
+                views[file] = None if mapped is None else memoryview(mapped)
+            view = views[file]
+            data.append(self._read_range(file.name, file.bytes, start, stop) if view is None else view[start:stop])
+        return data
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Let the kernel read these blocks into the page cache in the background."""
