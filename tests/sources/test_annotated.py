@@ -712,6 +712,7 @@ def test_folders_of_two_images_of_each_sample_are_an_error_that_shows_the_choice
 @pytest.mark.parametrize(
     ("names", "is_noted"),
     [
+        (["a/{}.png", "b/{}.png"], True),
         (["A/{}.png", "B/{}.png", "C/{}.png"], True),  # letters of a sign language
         (["rgb/{}.png", "thermal/{}.png"], True),
         ([f"{digit}/{{}}.png" for digit in range(10)], False),
