@@ -393,7 +393,7 @@ def _same_names(paths: Sequence[str], classes: Mapping[str, str]) -> str:
 def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, str]) -> tuple[str, str] | None:
     """Return two classes, if all are named like one of two images of a sample, and most files of one have a partner."""
     words = {name: {*_words(name).split("_")} for name in names}
-    words |= {name: set() for name in names if len(name) == 1 and name.islower()}  # classes; those of pix2pix are A and B
+    words |= {name: set() for name in names if len(name) == 1 and name.islower()}  # pix2pix: A, B
     for word, partners in _PAIRS.items():
         one = {name for name, own in words.items() if own == {word} or (word in own and len(word) > 1)}
         other = {name for name, own in words.items() if own & partners and (len(word) > 1 or len(own) == 1)} - one
