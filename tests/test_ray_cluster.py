@@ -226,7 +226,7 @@ LOADER = {
     "fields": "('image', 'label', '__key__')",
     "tail": "pad",
 }
-ELSEWHERE = "wt.RayWorkers(4)"
+ELSEWHERE = "wt.RayWorkers(2)"
 
 
 def train(folder, data, workers, *, options=LOADER, **arguments):
@@ -244,7 +244,7 @@ def digests(process):
 
 def test_batches_of_workers_on_two_nodes_are_those_of_this_process(cluster, packed, tmp_path):
     for _ in range(2):
-        cluster.add_node(num_cpus=2)
+        cluster.add_node(num_cpus=1)
     ours = train(tmp_path, packed, ELSEWHERE, epochs=2)
     theirs = train(tmp_path, packed, "0", epochs=2)
     assert (found := digests(ours)) == digests(theirs)
@@ -258,12 +258,12 @@ def test_batches_of_workers_on_two_nodes_are_those_of_this_process(cluster, pack
 def test_a_node_is_killed_and_one_is_added_in_an_epoch_and_the_run_is_resumed(cluster, packed, tmp_path):
     ours = tmp_path / "ours"
     ours.mkdir()
-    first, _ = cluster.add_node(num_cpus=2), cluster.add_node(num_cpus=2)
+    first, _ = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
     options = {**LOADER, "batch_size": 16, "sample_transform": None}
     process = train(ours, packed, ELSEWHERE, options=options, epochs=2, pause=3)
     wait_for((ours / "paused").exists)
     cluster.remove_node(first, allow_graceful=False)
-    cluster.add_node(num_cpus=2)
+    cluster.add_node(num_cpus=1)
     (ours / "continue").touch()
     found = digests(process)
     assert "is lost" in process.stderr
@@ -294,7 +294,7 @@ def test_a_node_is_killed_and_one_is_added_in_an_epoch_and_the_run_is_resumed(cl
 )
 def test_other_kinds_of_batches_are_those_of_this_process(cluster, packed, tmp_path, changes):
     for _ in range(2):
-        cluster.add_node(num_cpus=2)
+        cluster.add_node(num_cpus=1)
     options = {**LOADER, **changes}
     if "Image(" in options["fields"]:
         del options["view"], options["transform"]
@@ -344,12 +344,12 @@ def test_what_a_node_of_a_loader_lacks_is_named_with_the_node(cluster, packed, t
 def test_nothing_is_left_in_ray_after_ctrl_c(cluster, packed, tmp_path):
     cluster.add_node(num_cpus=2)
     process = train(tmp_path, packed, "wt.RayWorkers(1)", pause=1)
-    wait_for((tmp_path / "paused").exists)
+    wait_for((tmp_path / "paused").exists, poll_seconds=0.2)
     assert len(workers_of_ray()) == 1
     process.send_signal(signal.SIGINT)
     assert process.wait() != 0
     assert "KeyboardInterrupt" in process.stderr
-    wait_for(lambda: not workers_of_ray())
+    wait_for(lambda: not workers_of_ray(), poll_seconds=0.5)
 
 
 def workers_of_ray():
