@@ -380,7 +380,7 @@ class Voc(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a VOC annotation."""
         found = _xml_files(files)
-        first = [found[file.path] for file in files.images if file.path in found][:LOOKED_AT]
+        first = [found[path] for path in files.images.paths if path in found][:LOOKED_AT] if found else []
         return any(b"<annotation" in files.read(file)[:1000] for file in first)
 
     def _read(self, files: Files) -> dict[str, Described]:
