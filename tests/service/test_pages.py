@@ -176,6 +176,11 @@ def test_every_link_of_the_pages_leads_somewhere_and_to_this_server(server: Runn
             assert not parsed.all("div", "style")
 
 
+def without_final(text: str) -> str:
+    """Return a page as if its search were still running, which depends on the speed of the machine."""
+    return text.replace(" data-final", "")
+
+
 def test_the_url_holds_the_state(server: Running) -> None:
     where = "width >= 100 and label != 'fig'"
     first = f"/datasets/deep%20er/photos?class=2&where={quote(where)}"
@@ -187,7 +192,7 @@ def test_the_url_holds_the_state(server: Running) -> None:
     assert "class=2" in sample
     assert "where=width" in sample
     back = next(a["href"] for tag, a in Parsed(page(server, sample)).elements if tag == "a" and a.get("rel") == "up")
-    assert page(server, back or "") == text
+    assert without_final(page(server, back or "")) == without_final(text)
 
 
 def test_state_survives_a_round_trip_and_invalid_values_are_the_defaults() -> None:
