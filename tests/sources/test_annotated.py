@@ -1057,3 +1057,39 @@ def test_lists_of_splits_that_are_not_read_are_named(tmp_path):
     [note] = report.account.notes
     assert note.startswith("'ImageSets/480p/train.txt' (and 1 other file) is named like a list of a split, which is ")
     assert {skip.reason.partition(",")[0] for skip in report.skipped} == {"is named like a list of a split"}
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "other"),
+    [
+        ("images/{}_dr.jpg", "mask/{}_dr_mask.tif", "manual1/{}_dr.tif"),  # HRF: the field of view, and vessels
+        ("images/{}.jpg", "masks/{}.png", "vessels/{}.png"),
+        ("images/{}.jpg", "gt/{}.png", "edges/{}.png"),
+    ],
+)
+def test_a_further_folder_with_the_names_of_the_images_is_refused(
+    image: str, mask: str, other: str, tmp_path: Path
+) -> None:
+    for name in (form.format(number) for form in (image, mask, other) for number in (1, 2)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"image")
+    with pytest.raises(SourceError, match="could be its mask too") as error:
+        open_source(tmp_path).scan()
+    assert all(repr(form.format(1)) in str(error.value) for form in (image, mask, other))
+    assert len(open_source(tmp_path, kind="masks").scan().inputs) == 2
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3, 20, 254, 255, 256, 1023, 65535])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_masks_in_pgm_keep_their_numbers(largest: int, is_text: bool, tmp_path: Path) -> None:
+    numbers = sorted({0, 1, largest // 2, largest})
+    header = f"P{2 if is_text else 5}\n# {largest}\n{len(numbers)} 1\n{largest}\n".encode()
+    pixels = np.array(numbers, ">u2" if largest > 255 else "u1").tobytes()
+    for name, data in (("images", b"1" * len(numbers)), ("masks", " ".join(map(str, numbers)).encode())):
+        (tmp_path / name).mkdir()
+        is_mask = name == "masks"
+        own = header + (data if is_text else pixels) if is_mask else f"P2 {len(numbers)} 1 1 ".encode() + b"1 " * 9
+        (tmp_path / name / "1.pgm").write_bytes(own)
+    source = open_source(tmp_path)
+    [entry] = source.scan().inputs
+    assert np.asarray(Image.open(io.BytesIO(source.read(entry).fields["mask.png"]))).tolist() == [numbers]

@@ -313,7 +313,9 @@ def test_a_file_in_which_annotations_come_first_is_read_too():
     again = {name: BASE[name] for name in ("annotations", "categories", "images", "info")}
     assert parse(again).images == parse(BASE).images
     spaced = json.dumps(BASE, indent=2).replace("\n", "\r\n").encode()
-    assert coco.parse(b"\xef\xbb\xbf" + spaced, "some.json").images == parse(BASE).images
+    for data in (b"\xef\xbb\xbf" + spaced, spaced.decode().encode("utf-16")):
+        assert coco.is_coco(data)
+        assert coco.parse(data, "some.json").images == parse(BASE).images
 
 
 def test_captions_and_key_points_are_joined_with_the_instances_of_the_same_images():

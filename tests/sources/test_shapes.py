@@ -13,6 +13,8 @@ from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
+from wds_tools.sources.annotations import unpacked
+from wds_tools.sources.detect import open_source
 
 SHAPES = FOREIGN / "shapes"
 FILES = {
@@ -185,3 +187,18 @@ def test_other_json_with_the_name_of_an_image_is_a_field_as_before(tmp_path: Pat
         path.with_suffix(".json").write_text(json.dumps({"shapes": 3, "coordinates": [1, 2]}))
     wt.pack(src, tmp_path / "dst", images="keep", workers=1)
     assert all(json.loads(sample["json"])["coordinates"] == [1, 2] for sample in stored(tmp_path / "dst"))
+
+
+def test_what_a_file_of_shapes_states_besides_shapes_is_kept_and_other_names_are_noted(tmp_path: Path) -> None:
+    for number, other in ((1, 2), (2, 1)):
+        (tmp_path / f"{number}.png").write_bytes(b"image")
+        shape = {"label": "a", "shape_type": "rectangle", "points": [[1, 1], [3, 3]]}
+        facts = {"shapes": [shape], "imagePath": f"..\\{other}.png", "imageHeight": 6, "imageWidth": 8}
+        (tmp_path / f"{number}.json").write_text(json.dumps(facts))
+    notes = open_source(tmp_path).scan().account.notes
+    assert any("2 JSON files with the name of another image in imagePath, such as '2' in '1.json'" in n for n in notes)
+    for number in (1, 2):
+        (tmp_path / f"{number}.json").unlink()
+    box = {"label": "cat", "coordinates": {"x": 4, "y": 3, "width": 2, "height": 2}}
+    (tmp_path / "a.json").write_text(json.dumps([{"image": "1.png", "annotations": [box], "tags": ["night"]}]))
+    assert unpacked(open_source(tmp_path).scan().inputs[0].facts)["tags"] == ["night"]

@@ -1050,3 +1050,25 @@ def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_an_err
     table[:4].to_csv(src / "t.csv", index=False)
     [note] = wt.pack(src, tmp_path / "dst", workers=1, images="keep").manifest.account.notes
     assert note.startswith("'t.csv' is a table that does not name most of the images")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda name: {"img_url": f"https://host/p/{name}?size=1"},
+        lambda name: {"meta": {"files": [{"name": name}]}},
+        lambda name: {"data": {"image": f"/data/upload/1/ab12cd34-{name}"}},  # Label Studio
+        lambda name: {"original": f"old\\{name}".replace(".png", ".jpg")},
+    ],
+    ids=["url", "nested", "label-studio", "path"],
+)
+def test_ids_that_disagree_with_names_of_files_in_the_row_are_refused(tmp_path: Path, other: Any) -> None:
+    images(tmp_path, *(f"{number}.png" for number in range(1, 13)))
+    for step, is_refused in ((7, True), (1, False)):
+        rows = [{"id": id_} | other(f"{id_ * step % 13}.png") | {"label": id_ % 2} for id_ in range(1, 13)]
+        (tmp_path / "t.json").write_text(json.dumps(rows))
+        if is_refused:
+            with pytest.raises(SourceError, match=r"which name other images.*'id' \(1, 2"):
+                open_source(tmp_path).scan()
+        else:
+            assert [entry.path for entry in open_source(tmp_path).scan().inputs] == [f"{row['id']}.png" for row in rows]

@@ -391,3 +391,34 @@ def test_other_extensions_of_jpeg_are_packed_as_jpg_with_the_class_numbers_of_to
     report = pack(tmp_path / "src", tmp_path / "dst", workers=1, images="keep")
     assert (report.packed, report.manifest.fields["jpg"]) == (7, 7)
     assert report.manifest.classes == tuple(torchvision.datasets.ImageFolder(tmp_path / "src").classes)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("3.json", "3.jpg.json"), ("3.TXT", "3.txt"), ("3.cls", "3.jpg.cls"), ("3.jpg.npy", "3.npy")]
+)
+def test_two_files_for_one_field_of_an_image_are_both_named(tmp_path: Path, one: str, other: str) -> None:
+    write_files(tmp_path, "1.jpg", "2.jpg", "3.jpg", one, other)
+    with pytest.raises(SourceError, match="both would be the field") as error:
+        open_source(tmp_path).scan()
+    assert all(repr(name) in str(error.value) for name in (one, other, "3.jpg"))
+
+
+def test_a_file_about_a_copy_of_an_image_is_no_field_of_the_image(tmp_path: Path) -> None:
+    write_files(tmp_path, "3.jpg", "3.jpg.json", "3(1).jpg", "3.jpg(1).json", "3.meta-data.json")  # Google Takeout
+    listing = open_source(tmp_path).scan()
+    assert [[field for field, _ in entry.parts] for entry in listing.inputs] == [[], ["json", "meta-data.json"]]
+    assert [skip.path for skip in listing.skipped] == ["3.jpg(1).json"]
+
+
+def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
+    write_files(tmp_path, "1.jpg", "2.jpg")
+    write_files(tmp_path, "a.json", data=b"[" * 5000)
+    write_files(tmp_path, "b.json", data=b'{"a":' * 5000)
+    assert [*skipped(tmp_path)] == ["a.json", "b.json"]
+
+
+def test_a_pointer_of_git_lfs_is_refused_as_such(tmp_path: Path) -> None:
+    write_files(tmp_path, "images/1.jpg", "images/2.jpg")
+    write_files(tmp_path, "data.json", data=b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n")
+    with pytest.raises(SourceError, match=r"data\.json is a pointer of Git LFS.*git lfs pull"):
+        open_source(tmp_path).scan()

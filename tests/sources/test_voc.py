@@ -185,3 +185,10 @@ def test_lists_of_images_may_have_names_with_spaces():
     assert listed == ("photo_1", "photo 3")
     with pytest.raises(SourceError, match="not text"):
         voc.image_set(b"\xff", "train.txt")
+
+
+def test_what_a_box_states_besides_its_edges_is_kept():
+    xml = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax><angle>0.5</angle></bndbox>"
+    xml = f"<annotation><object><name>dog</name>{xml}</object></annotation>"
+    [data] = voc.annotations_of([("1", "1.xml", xml.encode())]).images.values()
+    assert unpacked(data)["objects"] == [{"box": [0, 0, 5, 5], "category": 0, "angle": "0.5"}]

@@ -197,8 +197,8 @@ def test_strange_boxes_and_repeated_lines_are_kept_and_counted():
     assert len(unpacked(found.images["a.jpg"])["objects"]) == 4
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_read():
-    assert len(yolo.parse(b"\xef\xbb\xbf0 0.5 0.5 0.1 0.1\r\n1 0.5 0.5 0.1 0.1", "a.txt")) == 2
+def test_windows_line_ends_comments_and_a_byte_order_mark_are_read():
+    assert len(yolo.parse(b"\xef\xbb\xbf# class x y\r\n0 0.5 0.5 0.1 0.1\r\n1 0.5 0.5 0.1 0.1", "a.txt")) == 2
     with pytest.raises(SourceError, match="not text in UTF-8"):
         yolo.parse(b"\xff\xfe0", "a.txt")
 

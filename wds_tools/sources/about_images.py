@@ -409,6 +409,8 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
+    if data.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, and not the file itself: get the file with `git lfs pull`"
     if path.endswith((".npy", ".npz")):
         return _in_array(data, len(images))
     is_table = path.endswith(TABLES)

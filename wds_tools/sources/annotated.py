@@ -483,6 +483,7 @@ class Masks(Annotated):
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
         if is_most:
+            _check_further(files, found, lost)
             return cls()
         if siblings := masks.siblings(paths, files.folders):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
@@ -521,6 +522,21 @@ class Masks(Annotated):
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image"
         return super()._why_skipped(files, file, split)
+
+
+def _check_further(files: Files, found: masks.Pairs, others: Sequence[str]) -> None:
+    """Check that no further folder has files with the names of most of the images, which could be masks too."""
+    folders = {posixpath.dirname(image) for image, _ in found.pairs}
+    others = [name for name in others if posixpath.dirname(name) not in folders]
+    further = masks.partners((image for image, _ in found.pairs), others)
+    if further and 2 * len(further) >= len(found.pairs):
+        image, other = next(iter(further.items()))
+        mask = next(iter(dict(found.pairs)[image].values()))
+        raise SourceError(
+            f"{files.where} has {mask!r} as the mask of {image!r}, and {other!r}, which could be its mask too: move "
+            f"the files that are not the masks away, and call the folder of the masks 'masks'; or pass --from masks "
+            f"(kind='masks') to pack without such files as {other!r}"
+        )
 
 
 def _no_such_file(split: Described, name: str) -> str:

@@ -19,7 +19,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco
 from wds_tools.sources.annotated import LOOKED_AT, Annotated, Described
-from wds_tools.sources.annotations import Annotations
+from wds_tools.sources.annotations import Annotations, notes_on_names
 from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
 from wds_tools.sources.file_list import Files
@@ -154,6 +154,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
     own: dict[str, File] = {}
     skipped: list[Skip] = []
     kinds: dict[str, None] = {}
+    stated: dict[str, str] = {}  # image with a file of its own -> its name there
     for file, data, kind in _shape_files(files):
         kinds[kind] = None
         stem = posixpath.splitext(posixpath.basename(file.path))[0]
@@ -170,11 +171,16 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
                 raise
             skipped.append(Skip(image.path, str(error)))
             continue
+        if image is not None and found:
+            stated[image.path] = found[0].name
         images.setdefault(split, []).extend(one._replace(name=image.path) if image else one for one in found)
     if len(kinds) > 1 or ("" in images and len(images) > 1):
         raise _several(
             [file.path for same in used.values() for file in same] + [file.path for file in own.values()][:1]
         )
+    place = "imagePath" if LABELME in kinds else "the entry of the image"
+    stated = {file.path: "" for file in files.images} | stated if stated else {}
+    notes = notes_on_names(stated, {image: file.path for image, file in own.items()}, "JSON file", place)
     if own:
         images.setdefault("", []).extend(Shaped(file.path) for file in files.images if file.path not in own)
     classes = classes_of(one for same in images.values() for one in same)
@@ -183,7 +189,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
         files_of = used.get(split, [])
         where = files_of[0].path if files_of else "its file of shapes"
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
-        parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped])
+        parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped], notes=[*parsed.notes, *notes])
         plan[split] = _described(files, split, parsed, files_of, own, "file of shapes" if own else "")
     return plan
 
@@ -311,6 +317,8 @@ def _via(value: Any) -> Iterable[Shaped]:
 
 def _via_shape(region: dict[str, Any], key: str | None) -> _Shape:
     shape, attributes = region["shape_attributes"], dict(region["region_attributes"])
+    if key is not None and attributes.get(key) in _EMPTY:
+        raise ValueError(f"a region has no value for {key!r}, which is the class")
     name = _NO_CLASS if key is None else attributes.pop(key)
     if isinstance(name, dict):  # options that can be chosen together
         [name] = (option for option, is_chosen in name.items() if is_chosen)
@@ -341,7 +349,8 @@ def _createml(value: Any) -> Iterable[Shaped]:
             x, y, width, height = (float(part["coordinates"][side]) for side in ("x", "y", "width", "height"))
             rest = {key: value for key, value in part.items() if key not in ("label", "coordinates")}
             shapes.append(_made(part["label"], {"bbox": [x - width / 2, y - height / 2, width, height]}, rest))
-        yield Shaped(str(one["image"]), {}, shapes)
+        rest = {key: value for key, value in one.items() if key not in ("image", "annotations") and value not in _EMPTY}
+        yield Shaped(str(one["image"]), rest, shapes)
 
 
 def _frames(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,32 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
 def first_of(named: Sequence[str]) -> str:
     """Return the first names of a list, and dots if there are more."""
     return "; ".join(named[:_MAX_NAMED]) + (" ..." if len(named) > _MAX_NAMED else "")
+
+
+def notes_on_names(stated: Mapping[str, str], file_of: Mapping[str, str], kind: str, place: str) -> list[str]:
+    """Return a note if files about one image state the name of another one.
+
+    Args:
+        stated: Image -> name of the image in its file, a path, with or without extension.
+        file_of: Image -> its file.
+        kind: What the files are, for messages.
+        place: Where the name is, for messages.
+    """
+    stems = {image: stem_of(image) for image in stated}
+    known = {*stems.values()}
+    others = [image for image, name in stated.items() if (stem := stem_of(name)) in known and stem != stems[image]]
+    note = (
+        f"{counted(len(others), kind)} with the name of another image in {place}, such as "
+        f"{stem_of(stated[others[0]])!r} in {file_of[others[0]]!r}: each belongs to the image with the name of the file"
+        if others
+        else ""
+    )
+    return [note] if note else []
+
+
+def stem_of(path: str) -> str:
+    """Return the name of a file without folders, of any system, and without extension."""
+    return posixpath.splitext(posixpath.basename(path.replace("\\", "/")))[0]
 
 
 class Collected:

@@ -6,6 +6,7 @@ belongs to, then image by image, so that the file and its compact result are in 
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import posixpath
@@ -52,6 +53,7 @@ _ONLY_LABELS = {"labels"}  # kinds of annotations, as iNaturalist has them
 
 def is_coco(data: bytes) -> bool:
     """Return whether a JSON file can be COCO: it has the words of its lists."""
+    data = data.replace(b"\0", b"") if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else data
     return b'"images"' in data and (b'"annotations"' in data or b'"categories"' in data)
 
 
@@ -102,7 +104,7 @@ class _Reader:
         self.used: dict[Any, _Id] = {}  # category -> an annotation
         self.largest = 0.0  # number of a box
         try:
-            self.text = data.decode("utf-8-sig")
+            self.text = data.decode(json.detect_encoding(data))
             self.values = self._entries()
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise SourceError(f"{where} is not valid JSON: {error or 'it is nested too deeply'}") from error
@@ -252,7 +254,10 @@ class _Reader:
             self._refuse_repeated(map(repr, self.ids), "id of 'annotations'")
         unknown = [image for image in self.by_image if image not in images]
         if unknown and len(unknown) == len(self.by_image):
-            raise SourceError(f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}")
+            raise SourceError(
+                f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}; ids of images are "
+                f"such as {next(iter(images), None)!r}, and a number is not the same as a text"
+            )
         if unknown:
             starts = [start for image in unknown for start in self.by_image[image]]
             refused = [_decode(self.text, start)[0] for start in starts]

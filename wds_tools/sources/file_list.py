@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, overload
 
+from wds_tools.errors import SourceError
 from wds_tools.sources import layouts
 from wds_tools.sources.inputs import File, path_bytes
 from wds_tools.sources.refused import About, why_not_packed
@@ -212,6 +213,16 @@ class Files:
     def further_fields(self) -> dict[str, tuple[str, str]]:
         """Path of a further file of an image -> path of the image, field."""
         return layouts.further_fields(self.files.paths, self._endings)
+
+    def check_fields(self) -> None:
+        """Check that no two files are the same field of an image, such as ``1.json`` and ``1.jpg.json``."""
+        first: dict[tuple[str, str], str] = {}
+        for path, (image, field) in self.further_fields.items():
+            if (other := first.setdefault((image, field), path)) != path:
+                raise SourceError(
+                    f"{self.where} has {other!r} and {path!r}, and both would be the field {field!r} of {image!r}: "
+                    "rename or remove one of them"
+                )
 
     def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
         """Return further files of images: path of the image -> field -> file, from the paths of the files."""

@@ -23,6 +23,7 @@ from wds_tools.sources.about_images import (
     share_of_names,
     table_in,
 )
+from wds_tools.sources.annotations import stem_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.file_list import Files
@@ -46,6 +47,7 @@ CAPTIONS = "captions"
 """The entry of ``json`` with the captions of an image, as of COCO's."""
 
 _CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
+_UPLOADED = re.compile("^[0-9a-f]{4,}-")  # what Label Studio writes before the name of a file
 _ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # and those that number these rows
 
 
@@ -156,9 +158,39 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
+    if are_ids:
+        _check_ids(file.path, image, head, names)
     if names.has(image) and not rows.is_json:
         raise _no_header(file.path, rows.columns)
     return _with_captions(Named(file, rows, image, [names.find(value, table=file.path) for value in values]))
+
+
+def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> None:
+    """Check that no other value in rows, also in lists and objects, names another image than the id of its row."""
+    other: dict[str, list[str]] = {}
+    for row in rows:
+        own = names.find(row.get(image), table=table)
+        waiting = [(column, value) for column, value in row.items() if column != image and own is not None]
+        while waiting:
+            column, value = waiting.pop()
+            if isinstance(value, (dict, list)):
+                waiting += [(column, one) for one in (value.values() if isinstance(value, dict) else value)]
+            elif own is not None and _stem_in(value, names) not in ("", stem_of(own.path)):
+                other.setdefault(column, []).append(str(value))
+    if other:
+        column, values = next(iter(other.items()))
+        found = {
+            column: f"{some_of(values)}, which name other images",
+            image: some_of([row.get(image) for row in rows]),
+        }
+        raise ambiguous(IMAGE, table, found, remedy="; or write the paths of the images into a column")
+
+
+def _stem_in(value: Any, names: RowNames) -> str:
+    """Return the name, without extension, of the image at the end of a path or URL; empty if it is none of these."""
+    path = re.sub(r"[?#].*", "", value) if isinstance(value, str) else ""
+    stem = stem_of(path) if names_a_file(path) else ""
+    return next(filter(names.has, (stem, _UPLOADED.sub("", stem))), "")
 
 
 def _no_header(table: str, columns: Sequence[str]) -> SourceError:

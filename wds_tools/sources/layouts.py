@@ -40,6 +40,7 @@ _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  #
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
+_COPY = re.compile(r"[a-z]+ ?\(\d+\)\.")
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
@@ -367,8 +368,13 @@ def _divisions(path: str) -> list[tuple[str, str]]:
 
 
 def _is_field(field: str) -> bool:
-    """Return whether the end of a file name is that of a field, not that of another image."""
+    """Return whether the end of a file name is that of a field, not that of another image.
+
+    Google Takeout calls the file about ``1(2).jpg`` ``1.jpg(2).json``, which does not belong to ``1.jpg``.
+    """
     word, _, extension = field.rpartition(".")
+    if _COPY.match(field):
+        return False
     if f".{extension}" in EXTENSIONS:
         return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
     return extension in FIELDS

@@ -157,6 +157,7 @@ class Table(Layout):
         return files.divided(claimed)
 
     def _collect(self, found: Collector, files: Files, split: SplitRows) -> None:
+        files.check_fields()
         _, parts = without_masks(files)
         columns, values = self._state(found, files, split)
         done = {file.path for file in (split.table.file, *split.table.further)}

@@ -151,7 +151,7 @@ class TextTable:
         return self.path.open("rb") if self._data is None else io.BytesIO(self._data)
 
     def _errors(self) -> Any:
-        return as_read_error(f"{self.path} cannot be read", ValueError, csv.Error)
+        return as_read_error(f"{self.path} cannot be read", ValueError, RecursionError, csv.Error)
 
     def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
         # strict: otherwise a quote that is not closed makes one value of all following rows
@@ -296,7 +296,7 @@ def _is_document(text: str) -> bool:
     first, _, _ = text.lstrip().partition("\n")
     try:
         value = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return isinstance(value, dict) and (_has_columns(value) or value.keys() >= _SCHEMA)
 

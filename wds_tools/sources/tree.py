@@ -188,6 +188,7 @@ class ClassFolders(Layout):
         """Add the images in class folders, or all images if there are no class folders."""
         if split and self._level == 0:  # the folder of the split contains the class folders
             self.base, self._level = f"{self.base}{split}/", None
+        files.check_fields()
         fields = files.further_fields
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():

@@ -27,6 +27,8 @@ from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.inputs import path_text
 
+_HEADER_BYTES = 1 << 12
+_NETPBM = re.compile(rb"P[2356]" + 2 * rb"(?:\s|#[^\r\n]*)+\d+" + rb"(?:\s|#[^\r\n]*)+(\d+)\s")  # PPM and PGM
 CHANNELS = (1, 3, 4)
 """Numbers of channels that an image can have: grey, RGB, RGBA."""
 
@@ -79,16 +81,24 @@ def to_pixels(image: Any, layout: str) -> NDArray[np.uint8]:
     return pixels.transpose(1, 2, 0) if layout == "CHW" else pixels
 
 
-def converted(data: bytes) -> bytes | NDArray[np.uint8]:
-    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG."""
+def converted(data: bytes, *, largest: int = 0) -> bytes | NDArray[np.uint8]:
+    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG.
+
+    ``largest`` is the number that means white in the file; 0 scales numbers, so that white is 255 or 65,535.
+    """
     if not _is_converted(data):
         return data
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
         image_header.check_size(image.width, image.height)
         if image.mode.startswith("I"):
-            return _encoded(Image.fromarray(np.asarray(image).astype(np.uint16)))
+            return _encoded(Image.fromarray(_scaled(np.asarray(image), 65535, largest).astype(np.uint16)))
         mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
-        return np.asarray(image.convert(mode))
+        return _scaled(np.asarray(image.convert(mode)), 255, largest).astype(np.uint8)
+
+
+def _scaled(pixels: NDArray[Any], white: int, largest: int) -> NDArray[Any]:
+    """Return pixels with the numbers of the file, which Pillow scales so that the largest one becomes ``white``."""
+    return np.rint(pixels * (largest / white)) if 0 < largest < white else pixels
 
 
 def _is_converted(data: bytes) -> bool:
@@ -96,12 +106,13 @@ def _is_converted(data: bytes) -> bool:
 
 
 def as_png(data: bytes) -> bytes:
-    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is."""
+    """Return a further field that is a BMP, PPM or PGM file as PNG with the same numbers; other data as it is."""
     if _is_converted(data):
         with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
             if image.mode == "P":  # its numbers are classes
                 return _encoded(image)
-    pixels = converted(data)
+    header = _NETPBM.match(data[:_HEADER_BYTES])
+    pixels = converted(data, largest=int(header[1]) if header else 0)
     return pixels if isinstance(pixels, bytes) else image_header.encode_png(pixels)
 
 

@@ -12,8 +12,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
-from wds_tools.sources.annotations import Annotations, Collected, lines_of, packed, unpacked
-from wds_tools.wording import counted
+from wds_tools.sources.annotations import Annotations, Collected, lines_of, notes_on_names, packed, stem_of, unpacked
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -98,7 +97,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     seen: set[str] = set()  # class names
     elements: set[str] = set()
     from_zero = ""
-    stated: dict[str, str] = {}  # image -> name of the image in its file, without extension
+    stated: dict[str, str] = {}  # image -> name of the image in its file
     for image, name, data in files:
         if b"<pt>" in (data or b"") or b"LabelMe" in (data or b"")[:1000]:
             raise SourceError(
@@ -112,7 +111,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
             raw[image] = packed(tree)
             file_of[image] = name
-            stated[image] = _stem(str(tree.get("filename", "")).replace("\\", "/"))
+            stated[image] = str(tree.get("filename", ""))
         except SourceError as error:
             result.skip(image, error, name)
     names = Classes.sorted(seen)
@@ -123,19 +122,9 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
         if from_zero
         else "boxes count pixels from 1, as VOC defines it: no xmin or ymin is below 1"
     )
-    stems = set(map(_stem, stated))
-    others = [image for image, stem in stated.items() if stem in stems - {_stem(image)}]
-    if others:
-        result.found.notes.append(
-            f"{counted(len(others), 'XML file')} with the name of another image in <filename>, such as "
-            f"{stated[others[0]]!r} in {file_of[others[0]]!r}: each belongs to the image with the name of the file"
-        )
+    result.found.notes += notes_on_names(stated, file_of, "XML file", "<filename>")
     result.found.parts += [Part("entry", name, "json") for name in sorted(elements)]
     return result.finished()
-
-
-def _stem(path: str) -> str:
-    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def _convert(
@@ -182,7 +171,8 @@ def _object(one: _Tree, numbers: Mapping[str, int], first: int, number: int) -> 
         made: Object = {"box": _box(one, first), "category": numbers[one["name"]]}
         if polygon := one.get("polygon"):
             made["polygons"] = [_polygon(points, first) for points in _list(polygon)]
-        rest = further(one, ("name", "bndbox", "polygon", "part"), OBJECT_KEYS)
+        more = {name: value for name, value in one["bndbox"].items() if name not in _EDGES}  # such as an angle
+        rest = further(more | one, ("name", "bndbox", "polygon", "part"), OBJECT_KEYS)
         parts = [_part(part, first) for part in _list(one.get("part"))]
     except SourceError as error:
         raise SourceError(f"object {number} ({one['name']}) has {error}") from error
@@ -257,4 +247,4 @@ def pair_key(path: str) -> tuple[str, ...]:
     """
     folder, name = posixpath.split(path)
     kept = [part for part in folder.split("/") if part.lower() not in _PAIR_FOLDERS]
-    return (*kept, _stem(name))
+    return (*kept, stem_of(name))

@@ -201,7 +201,8 @@ def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) 
     """
     objects = []
     for number, line in enumerate(text_of(data, where).splitlines(), 1):
-        if words := line.split():
+        words = line.split()
+        if words and not words[0].startswith("#"):
             try:
                 objects.append(_object(words, keypoints))
             except SourceError as error:
@@ -256,8 +257,9 @@ def looks_like_labels(data: bytes) -> bool:
     >>> looks_like_labels(b"0 0.5 0.5 0.1 0.1"), looks_like_labels(b"a cat on 2 mats")
     (True, False)
     """
-    line = next((line for line in data[:_MAX_BYTES].splitlines() if line.strip()), b"")
-    return bool(line) and all(_NUMBER.fullmatch(word) for word in line.removeprefix(b"\xef\xbb\xbf").split())
+    lines = data[:_MAX_BYTES].removeprefix(b"\xef\xbb\xbf").splitlines()
+    line = next((line for line in lines if line.strip() and not line.startswith(b"#")), b"")
+    return bool(line) and all(_NUMBER.fullmatch(word) for word in line.split())
 
 
 def are_boxes(data: bytes) -> bool:
