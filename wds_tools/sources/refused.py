@@ -92,7 +92,7 @@ _NAMES: dict[str, OtherFormat] = {
     r".*\.orc": _ORC,
     r".*\.safetensors": _SAFETENSORS,
     r".*\.(xlsx?|ods)": OtherFormat("a spreadsheet", "save it as CSV"),
-    r".*\.(7z|rar)": OtherFormat("a 7z or RAR archive", "unpack it"),
+    r".*\.(7z|rar)": OtherFormat("an archive of 7z or RAR", "unpack it"),
 }
 """Names of files, and of folders with a slash, in lower case; the first that fits counts."""
 
