@@ -132,6 +132,7 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
         ({"json": {"region": '{"cx": 3, "cy": 4, "r": 1}'}}, "the field 'json'"),
         ({"json": {"bbox": "1,2,9,10"}}, "the field 'json'"),
         ({"json": {"rle_mask": "1 3 9 3"}}, "the field 'json'"),
+        ({"json": {"shape": '{"size": [24, 40], "counts": "abc"}'}}, "the field 'json'"),
     ],
 )
 def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields: dict[str, Any], where: str) -> None:
@@ -191,3 +192,37 @@ def test_a_mask_gets_the_same_type_if_its_image_keeps_its_size(tmp_path: Path) -
     found = resized(shard(tmp_path, mask_jpg=image(NUMBERS.astype(np.uint8), "JPEG")), resize=100)
     assert pixels(found["mask.png"]).shape == (HEIGHT, WIDTH)
     assert "mask.jpg" not in found
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"row": 3, "col": 4}, "'col', 'row'"),
+        ({"geometry": "POLYGON ((1 1, 9 2, 3 3, 1 1))"}, "'geometry'"),
+        ({"gaze": "1.5,2.0"}, "'gaze'"),
+        ({"PredictionString": "n01 1 1 20 22"}, "'PredictionString'"),
+        ({"area": 900}, "'area'"),
+        ({"age": 31, "year": 1999, "caption": "2 cats and 3 dogs on a sofa"}, None),
+        ({"mean": "[0.1, 0.2]"}, None),
+    ],
+)
+def test_values_that_could_be_positions_are_named_in_a_warning(
+    tmp_path: Path, columns: dict[str, Any], named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    src = tmp_path / "s"
+    src.mkdir()
+    (src / "0.png").write_bytes(image(np.zeros((HEIGHT, WIDTH, 3), np.uint8)))
+    pandas.DataFrame({"file": ["0.png"], "label": ["cat"], **columns}).to_csv(src / "a.csv", index=False)
+    wt.pack(src, tmp_path / "d", images="resize", resize=(12, 10), workers=1)
+    warned = [text for text in caplog.messages if "are not changed when images are resized" in text]
+    assert [f": {named} are not changed" in text for text in warned] == [True] * (named is not None)
+
+
+def test_arrays_with_the_sides_of_the_image_at_their_end_are_resized(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    masks = np.stack([NUMBERS, NUMBERS + 1])
+    found = resized(shard(tmp_path, instances_npy=masks, joints_npy=np.full((5, 3), 7.5)))
+    expected = [expected_mask(mask) for mask in masks]
+    assert np.array_equal(np.load(io.BytesIO(found["instances.npy"])), expected)
+    assert "'joints.npy' are not changed when images are resized" in caplog.text

@@ -323,3 +323,14 @@ def test_the_layout_of_a_well_known_course_is_read(tmp_path: Path) -> None:
     found = packed(tmp_path / "train_catvnoncat.h5", tmp_path)
     found.check(rgb(), labels() % 2)
     assert found.classes == ("non-cat", "cat")
+
+
+def test_chunks_that_were_never_written_are_named(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        images = file.create_dataset("images", rgb().shape, "u1", chunks=(2, *rgb().shape[1:]))
+        images[:4] = rgb()[:4]
+        file["labels"] = labels()
+    assert (
+        "1 of 3 chunks of the images are missing, and are read as the fill value; HDF5"
+        in packed(tmp_path / "a.h5", tmp_path).notes
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import h5py
 import numpy as np
 import pandas as pd
@@ -380,3 +382,84 @@ def test_two_columns_of_0_and_1_next_to_a_column_of_names_are_refused(tmp_path: 
         open_source(src, kind="table").scan()
     report = wt.pack(src, tmp_path / "dst", columns={"label": "diagnosis"}, workers=1, images="keep")
     assert report.manifest.classes == ("a", "b")
+
+
+OF_BOXES = [[7, 3, 7], [3], []]
+BOXES = [[[0.0, 0, 2, 2], [1.0, 1, 3, 3], [2.0, 2, 4, 4]], [[1.0, 1, 2, 2]], []]
+
+
+def boxes_in_parquet(path: Path) -> Any:
+    images = [png(number) for number in range(3)]
+    pd.DataFrame({"image": images, "boxes": BOXES, "labels": OF_BOXES}).to_parquet(path / "a.parquet")
+    return path / "a.parquet"
+
+
+def boxes_in_csv(path: Path) -> Any:
+    table = table_of(path, OF_BOXES)
+    table["boxes"] = BOXES
+    table.to_csv(path / "t.csv", index=False)
+    return path / "t.csv"
+
+
+def boxes_in_hdf5(path: Path) -> Any:
+    with h5py.File(path / "a.h5", "w") as file:
+        file["images"] = PIXELS[:3]
+        labels = file.create_dataset("labels", (3,), h5py.vlen_dtype("i8"))
+        boxes = file.create_dataset("boxes", (3,), h5py.vlen_dtype("f4"))
+        for row in range(3):
+            labels[row], boxes[row] = OF_BOXES[row], np.ravel(BOXES[row])
+    return path / "a.h5"
+
+
+def flat_boxes_in_tfrecord(path: Path) -> Any:
+    rows = [(png(0), [7, 3, 7], [0.5] * 12), (png(1), [3], [0.5] * 4)]
+    records = (frame(example({"image": image, "label": labels, "bbox": boxes})) for image, labels, boxes in rows)
+    (path / "a.tfrecord").write_bytes(b"".join(records))
+    return path / "a.tfrecord"
+
+
+def boxes_in_objects(_: Path) -> Any:
+    return [
+        {"image": PIXELS[row], "boxes": torch.tensor(BOXES[row]).reshape(-1, 4), "labels": torch.tensor(OF_BOXES[row])}
+        for row in range(3)
+    ]
+
+
+def tokens_in_parquet(path: Path) -> Any:
+    rows = {"image": [png(0), png(1)], "tokens": [["a", "b", "c"], ["d"]], "labels": [[7, 3, 7], [3]]}
+    pd.DataFrame(rows).to_parquet(path / "a.parquet")
+    return path / "a.parquet"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [boxes_in_parquet, boxes_in_csv, boxes_in_hdf5, flat_boxes_in_tfrecord, boxes_in_objects, tokens_in_parquet],
+)
+def test_labels_of_boxes_are_not_labels_of_the_image(tmp_path: Path, write: Callable[[Path], Any]) -> None:
+    report = wt.pack(write(tmp_path), tmp_path / "d", workers=1, shuffle=False)
+    assert any("is not the label, because it has a value for each entry of" in note for note in report.account.notes)
+    fields = next(iter(stored_samples(open_shards(tmp_path / "d"), 0))).fields
+    assert not {"cls", "labels.json"} & fields.keys()
+    name = "label" if "tfrecord" in write.__name__ else "labels"
+    if f"{name}.npy" in fields:
+        kept = np.load(io.BytesIO(fields[f"{name}.npy"])).tolist()
+    else:
+        kept = json.loads(bytes(fields["json"]))[name]
+    assert kept in ([7, 3, 7], "[7, 3, 7]")
+
+
+def test_numbers_of_classes_are_not_one_hot(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"image": datasets.Image(), "labels": datasets.List(datasets.ClassLabel(names=["a", "b"]))}
+    )
+    rows = {"image": [{"bytes": png(row), "path": None} for row in range(3)], "labels": [[0, 1], [1, 0], [0, 1]]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "a.parquet")
+    wt.pack(tmp_path / "a.parquet", tmp_path / "d", workers=1)
+    assert {tuple(sorted(names)) for names in stored(tmp_path / "d").values()} == {("a", "b")}
+
+
+def test_bytes_of_a_number_are_not_the_name_of_a_class(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "0", "png": png(0), "cls": struct.pack("<q", 3)})
+    with pytest.raises(LabelError, match="has control characters, so it is binary data and not a name"):
+        wt.pack(tmp_path / "a.tar", tmp_path / "d", workers=1)

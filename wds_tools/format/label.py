@@ -40,6 +40,7 @@ _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # What str() makes of lists, dictionaries, arrays and other objects. A class may be called drumstick(chicken).
+_CONTROL = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _OBJECT = re.compile(
     r"\[.*\]|\{.*\}|((torch|np|numpy|tf)\.\w+|tensor|array|ndarray)\(.*\)|<.* object at 0x\w+>", re.DOTALL
 )
@@ -121,6 +122,11 @@ def _parse_text(text: str) -> Label:
         return number(int(match[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
     if _DECIMAL.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
         raise LabelError(f"label {text[:_MAX_TEXT]!r} is not a whole number")
+    if _CONTROL.search(text):
+        raise LabelError(
+            f"label {text[:_MAX_TEXT]!a} has control characters, so it is binary data and not a name: write it as "
+            "text, such as '3' or 'cat'"
+        )
     if _OBJECT.fullmatch(text):
         raise LabelError(
             f"label {text[:_MAX_TEXT]!r} is the text of a list or another object, not a number or a name: write its "
@@ -285,19 +291,22 @@ class Labels:
             self._values.append(value)
         self._codes.append(code)
 
-    def numbered(self, given: Iterable[str] | None = None, own: Iterable[str] | None = None) -> Numbered:
+    def numbered(
+        self, given: Iterable[str] | None = None, own: Iterable[str] | None = None, *, are_numbers: bool = False
+    ) -> Numbered:
         """Return the class number of every sample, or its class numbers.
 
         Numbers stay as they are. Names are numbered by ``own`` or ``given``, otherwise in sorted order. Booleans are
         the classes ``false`` and ``true``. Lists of equal length with only 0 and 1, or booleans, have one value for
-        each class; if a single value of each is 1, samples have one label.
+        each class; if a single value of each is 1, samples have one label. They are lists of class numbers if the type
+        of the values says so (``are_numbers``).
 
         Raises:
             LabelError: Labels are both numbers and names, have fractions, or are not among the classes; or it is not
                 clear whether a sample has several.
         """
         given, own = Classes(given or ()), Classes(own or ())
-        form = self._form or self._found_form(own or given)
+        form = self._form or (Form(self._lists.has_lists) if are_numbers else self._found_form(own or given))
         if self._lists.has_lists and form == Form():
             raise LabelError(f"{self._where} has a list of labels, and other samples have one label each")
         if form.width:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,14 +13,17 @@ import numpy as np
 
 from wds_tools.errors import DecodeError, SourceError, StoreError
 from wds_tools.format import image_header
+from wds_tools.format.label import quoted
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.geometry import resized
+from wds_tools.packing.geometry import may_have_positions, resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Listing, Record, Source, SourceStoreError
+from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import Input
 
+_log = logging.getLogger("wds_tools")
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk
 _BYTES_PER_WORKER = 500_000_000  # that one process packs in the 0.4 s in which another one starts
 _BYTES_PER_TRANSCODER = 10_000_000  # the same, if images are converted
@@ -69,13 +73,25 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
 
 
 def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions) -> None:
-    """Check before packing that masks and boxes of the first images can be resized with them."""
+    """Check before packing that masks and boxes of the first images can be resized with them.
+
+    A warning names further values that could be positions.
+    """
+    names: set[str] = set()
     for entry in inputs[:_GEOMETRY_READS] if images.size is not None else ():
         with suppress(SourceError, DecodeError):
             record = source.read(entry)
             info = transcode(record.image, images).info if record.fields or record.facts else None
             if info is not None:
                 resized(record, (info.height, info.width))
+                names |= may_have_positions(record, (info.height, info.width))
+    if names:
+        _log.warning(
+            "%s: %s are not changed when images are resized (--resize, resize=): if these are positions or areas in "
+            "pixels, pack without it, and let the loader resize image and positions together (view=, like=)",
+            shown_path(source.name),
+            quoted(sorted(names)),
+        )
 
 
 def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep: bool | None = None) -> Plan:

@@ -39,6 +39,11 @@ _PARTNERS = {"x": "y", "y": "x", "left": "top", "top": "left"}  # two numbers wi
 _NUMBERS = re.compile(r"[-+.,;:|eE\d\s\[\](){}]+")  # text that has nothing but numbers
 _SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
+_COORDINATES = (2, 3)  # the last side of an array of positions: x and y, perhaps with a depth or visibility
+_KNOWN = ("objects", "height", "width", "path", "class", "label")  # entries that are known, or changed with the image
+_MAX_NUMBERS = 10_000
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_WORD = re.compile(r"[^\s,;:|()\[\]{}]+")
 _REMEDY = (
     "pack without --resize (resize=), and let the loader resize image and positions together (view=, like=); or store "
     'them as {"objects": [{"box": [left, top, right, bottom], ...}]} in pixels'
@@ -103,13 +108,22 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     except DecodeError:
         info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
     if info is None or (info.height, info.width) != old:
-        if kind == "npy" and positions:
-            raise _not_understood(f"field {name!r}", min(positions))
-        return data
+        return _resized_array(name, data, old, new, positions) if kind == "npy" else data
     if kind == "npy":
         return codecs.encode_npy(_nearest(codecs.view_npy(data), new))
     # another photograph keeps its size; loaders compare the sizes
     return data if kind != "png" or info.mode.startswith(("RGB", "LA")) else _resized_mask(name, data, old, new)
+
+
+def _resized_array(name: str, data: bytes, old: Size, new: Size, positions: set[str]) -> bytes:
+    """Resize an array [..., height, width], such as a mask for each instance; any other array is kept."""
+    array = _array_in(data)
+    if array is not None and array.ndim > 2 and array.shape[-2:] == old:
+        last = np.moveaxis(_nearest(np.moveaxis(array, (-2, -1), (0, 1)), new), (0, 1), (-2, -1))
+        return codecs.encode_npy(np.ascontiguousarray(last))
+    if positions:
+        raise _not_understood(f"field {name!r}", min(positions))
+    return data
 
 
 def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
@@ -218,12 +232,79 @@ def _parsed(data: bytes | str) -> Any:
         return None
 
 
+def _array_in(data: bytes) -> NDArray[Any] | None:
+    try:
+        return np.asarray(codecs.view_npy(data))
+    except (ValueError, DecodeError):
+        return None
+
+
+def may_have_positions(record: Record, new: Size) -> set[str]:
+    """Return the names of further fields and entries of ``json`` whose values could be positions in the image.
+
+    They are not changed when the image is resized: only their values show it, two or more numbers from 0 to the sides
+    of the image, one of them above 1.
+    """
+    old = _size_of(record.image)
+    if old == new:
+        return set()
+    facts = {name: _plain_number(value) for name, value in record.facts.items() if name not in _KNOWN}
+    names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
+    numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]
+    if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is no position
+        names.update(numbers)
+    names.update(name for name, value in facts.items() if _is_number(value) and "area" in _plain(name).split("_"))
+    for name, data in record.fields.items():
+        kind = name.rpartition(".")[2]
+        array = _array_in(data) if kind == "npy" else None
+        if kind == "json":
+            names.update([name] if _could_be_positions(_parsed(data), old) else [])
+        elif array is not None and array.ndim and array.dtype.kind in "iuf" and array.shape[-1] in _COORDINATES:
+            names.update([name] if _could_be_positions(array.tolist(), old) else [])
+    return names
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a text that is a number, as in CSV, as this number."""
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value.strip()) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _could_be_positions(value: Any, size: Size) -> bool:
+    """Return whether a value has two or more numbers, all of which are positions in an image of this size."""
+    found: list[float] = []
+    stack = [value]
+    while stack and len(found) < _MAX_NUMBERS:
+        item = stack.pop()
+        if isinstance(item, str):
+            parsed = _parsed(item) if item.lstrip()[:1] in ("{", "[") else None
+            if parsed is None:
+                parsed = [float(word) for word in _NUMBER.findall(item)] if _is_list_of_numbers(item) else None
+            item = parsed
+        if _is_number(item):
+            found.append(item)
+        stack += item if isinstance(item, list) else item.values() if isinstance(item, dict) else ()
+    return len(found) > 1 and max(found) > 1 and all(0 <= one <= max(size) for one in found)
+
+
+def _is_list_of_numbers(text: str) -> bool:
+    """Return whether a text has several numbers with nothing but names of classes or shapes between them."""
+    words = _WORD.findall(text)
+    numbers = [word for word in words if _NUMBER.fullmatch(word)]
+    return len(numbers) > 1 and 2 * len(numbers) >= len(words)
+
+
 def _positions_in(value: Any) -> set[str]:
     """Return the names in JSON that positions usually have, and that have numbers."""
     positions = set()
     for item in _objects_in(value):
         axes = {}
         for name, below in item.items():
+            if name == "counts" and _is_size(item.get("size")):  # run lengths, also those that are written as text
+                positions.add(name)
             if not _has_numbers(below):
                 continue
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
@@ -258,6 +339,10 @@ def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
             stack += item.values()
         elif isinstance(item, list):
             stack += item
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
 
 
 def _has_numbers(value: Any) -> bool:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from wds_tools.sources.label_choice import (
     with_matching_names,
 )
 from wds_tools.sources.layouts import SPLIT_OF
+from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
 from wds_tools.sources.values import CHANNELS, Kind, check_pixels
 from wds_tools.wording import counted
 
@@ -197,6 +199,7 @@ class ArrayRoles:
         self.labels: list[Any] | None = contents.labels if LABEL not in options.columns else None
         self.classes: tuple[str, ...] | None = None
         self._names_in: list[tuple[str, str]] = []  # which of `Contents.class_names` are the classes
+        self._owners: dict[str, str] = {}  # array named like labels -> array whose entries they belong to
         self.notes: list[str] = []
         if self.labels is None:
             self._set_label(self._find_label())
@@ -266,7 +269,7 @@ class ArrayRoles:
                 f"and {name!r}"
             )
         self.rest[short] = name
-        is_given = self.labels is not None or LABEL in self._options.columns
+        is_given = self.labels is not None or LABEL in self._options.columns or name in self._owners
         if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
             self.notes.append(f"array {name!r} is not the label, because it does not have one number or name per image")
 
@@ -369,10 +372,12 @@ class ArrayRoles:
             # without lists of class names that happen to be as long as there are images
             pool = {name: array for name, array in pool.items() if not _is_class_names(name, array)}
         typed = {name: _names_of_type(array) for name, array in pool.items() if array_kind(array) == "names"}
-        notes: list[str] = []
+        self._owners = self._find_owners()
+        notes = [why_no_label(name, other, "array") for name, other in self._owners.items()]
         for rank in (2, 1):
             names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
             names = [name for name in names if name in pool or (rank == 2 and _has_several(rest[name]))]
+            names = [name for name in names if name not in self._owners]
             choice = self._columns([*names, *typed], typed).choose()
             if rank == 2 and not {choice.label, choice.names} & {*names}:
                 self._refuse_named_like_labels()
@@ -392,6 +397,16 @@ class ArrayRoles:
         if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
             raise self._columns(names).ambiguous(names)
         return self._columns(names).choose()._replace(notes=tuple(notes))
+
+    def _find_owners(self) -> dict[str, str]:
+        """Return name of an array named like labels -> array with an entry for each of its values, in each row."""
+        lists = {name: array for name, array in self._beside.items() if array_kind(array) in ("lists", "items")}
+        found = {}
+        for name in [name for name in lists if role_rank(name, LABEL) == 2]:
+            others = {other: _lengths(array) for other, array in self._beside.items() if other != name}
+            if other := owner(self._labels_in(name), {key: one for key, one in others.items() if one is not None}):
+                found[name] = other
+        return found
 
     def _columns(self, names: list[str], typed: Mapping[str, tuple[str, ...]] | None = None) -> LabelColumns:
         values = {name: self._labels_in(name) for name in dict.fromkeys(names)}
@@ -425,7 +440,8 @@ class ArrayRoles:
                     f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
                     f"{name!r} has no labels"
                 )
-            if name in self._beside and (array.ndim == 2 or array_kind(array) == "lists"):
+            is_list = name in self._beside and (array.ndim == 2 or array_kind(array) == "lists")
+            if is_list and name not in self._owners:
                 raise _label_error(name, array, self._where)
 
     # Class names
@@ -538,6 +554,13 @@ def _has_several(array: Any) -> bool:
     if (kind := array_kind(array)) in ("lists", "items"):
         return True
     return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
+
+
+def _lengths(array: Any) -> Lengths | None:
+    """Return the lengths of the rows of an array, if they are lists or have several values."""
+    if array_kind(array) in ("lists", "items"):
+        return Lengths(np.asarray(array[row]) for row in range(array.shape[0]))
+    return Lengths(repeat(np.asarray(array[0]), array.shape[0])) if array.ndim > 1 and array.shape[0] else None
 
 
 def _repeats(array: Any) -> bool:

@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xxhash
@@ -71,8 +71,15 @@ _PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tra
 
 
 class ArraySource(RecordSource):
-    """A file, or the folder of a store, with an array of images, and optionally labels and other arrays as long."""
+    """A file, or the folder of a store, with an array of images, and optionally labels and other arrays as long.
 
+    Attributes:
+        why_missing: Why a part of an array may not be stored although nothing is wrong.
+        whole: What the file or folder is called in messages.
+    """
+
+    why_missing: ClassVar[str] = "a part that was never written is not stored"
+    whole: ClassVar[str] = "file"
     kind = "arrays"
     unit = "row"
     part = "array"
@@ -81,6 +88,10 @@ class ArraySource(RecordSource):
     def open(self) -> Contents:
         """Open the file."""
         raise NotImplementedError
+
+    def missing_parts(self, name: str) -> str:  # noqa: ARG002 - for formats that can leave parts out
+        """Return how many parts of an array are not stored, such as ``1 of 4 chunks``; empty if all are."""
+        return ""
 
     def files(self) -> list[Path]:
         """Return the files that are hashed for `Listing.stamp`."""
@@ -101,6 +112,11 @@ class ArraySource(RecordSource):
             found.add(entry, roles.labels[row] if roles.labels is not None else None)
         found.classes = roles.classes or ()
         roles.account(found.account)
+        if missing := self.missing_parts(roles.image):  # as in a copy or a program that was interrupted
+            found.account.notes.append(
+                f"{missing} of the images are missing, and are read as the fill value; {self.why_missing}, but the "
+                f"{self.whole} can also be incomplete"
+            )
         for short, name in roles.rest.items():
             if why := reason_of(self._others[short][1]):
                 found.account.leave_out("array", name, why)
@@ -275,6 +291,8 @@ class ZarrSource(ArraySource):
     """A Zarr store in a local folder. A chunk is read once per worker and window, not once per image."""
 
     kind = "zarr"
+    why_missing = "Zarr leaves them out if all pixels have this value"
+    whole = "store"
 
     def open(self) -> Contents:
         zarr = import_optional("zarr", "Zarr")
@@ -319,12 +337,6 @@ class ZarrSource(ArraySource):
 
     def collect(self, found: Collector) -> None:
         super().collect(found)
-        images = self._stored.get(self._roles.image)
-        if images is not None and (missing := self._missing(images)):
-            found.account.notes.append(  # as in a copy that was interrupted: Zarr reads zeros there
-                f"{missing} of the images are missing, and are read as the fill value; "
-                "Zarr leaves them out if all pixels have this value, but the store can also be incomplete"
-            )
         digest = xxhash.xxh3_128()
         for path in sorted(_walk(self.path)):
             status = path.stat()
@@ -332,8 +344,9 @@ class ZarrSource(ArraySource):
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
         found.stamp += digest.hexdigest()
 
-    def _missing(self, array: Any) -> str:
-        """Return how many files with chunks of an array are missing; empty if there are all."""
+    def missing_parts(self, name: str) -> str:
+        if (array := self._stored.get(name)) is None:
+            return ""
         unit = getattr(array, "shards", None)
         folder = self.path / array.path
         expected = math.prod(-(-size // part) for size, part in zip(array.shape, unit or array.chunks, strict=True))

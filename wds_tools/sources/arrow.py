@@ -33,6 +33,22 @@ import pyarrow.parquet as pq
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE, Classes, quoted
+from wds_tools.sources.arrow_types import (
+    BINARY,
+    KINDS,
+    LISTS,
+    NOTHING,
+    features_of,
+    fit,
+    has_binary,
+    has_type,
+    hold_images,
+    inner_type,
+    is_image,
+    is_list_of_integers,
+    lengths,
+    what_in,
+)
 from wds_tools.sources.base import Collector, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import LABEL, check_unique, not_finite
 from wds_tools.sources.files import find_files
@@ -41,7 +57,7 @@ from wds_tools.sources.label_choice import Flags, class_lists_of, column_of, ren
 from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.values import Excluded, Kind, begins_like_an_image, cell, is_text
+from wds_tools.sources.values import Excluded, Kind, cell, is_text
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -51,7 +67,6 @@ _HEAD_ROWS, _BATCH_ROWS = 8, 1 << 16
 _READ_ERRORS = (pa.ArrowException, ValueError, IndexError, KeyError, TypeError)
 _LOAD_IT = "load it with datasets, and pass the object to wds_tools.pack, which reads the files"
 _OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
-_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
 class ArrowSource(RecordSource):
@@ -170,6 +185,7 @@ class ArrowSource(RecordSource):
             for file in files:
                 rows = ({name: value} for value in self._values([file], name))
                 seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
+        self._add_lengths(files, seen)
         for name in seen.may_be_class_names():
             seen.extend_texts(name, self._values(files, name))
         roles = self.found_roles = self._with_flags(files, seen, seen.roles())
@@ -188,7 +204,7 @@ class ArrowSource(RecordSource):
         for name in seen.facts(roles):
             if seen.may_be_splits(name):
                 seen.add_texts(name, chain(self._head(files, name), self._values(files, name)))
-            if _has(columns.types[name], pa.types.is_floating):
+            if has_type(columns.types[name], pa.types.is_floating):
                 seen.lost[name] = sum(map(not_finite, self._values(files, name)))
         self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
         self.packed = frozenset([roles.image, *roles.shape, *roles.fields, *seen.facts(roles)])
@@ -196,6 +212,15 @@ class ArrowSource(RecordSource):
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
         seen.account(found, roles)
+
+    def _add_lengths(self, files: Sequence[int], seen: Names) -> None:
+        """Add the lengths of lists in other columns if labels are lists, which may belong to the entries of others."""
+        if not any(isinstance(value, tuple) for values in seen.labels.values() for value in values):
+            return
+        for name, kinds in seen.kinds.items():
+            are_texts = Kind.TEXT in kinds and all(str(value).startswith("[") for value in self._head(files, name))
+            if are_texts or kinds.keys() & {Kind.LIST, Kind.MAPPING}:
+                seen.add_lengths(name, self._values(files, name))
 
     def _with_flags(self, files: Sequence[int], seen: Names, roles: Roles) -> Roles:
         """Return the roles if columns with 0 or 1 for each class are the label where no other column is."""
@@ -393,12 +418,12 @@ class Columns:
             features = features_of(schema)
             for one in schema:
                 known, first = columns.types.get(one.name), columns.first.setdefault(one.name, file)
-                if known is None or _what(known).endswith(_NOTHING):
+                if known is None or what_in(known).endswith(NOTHING):
                     columns.types[one.name] = one.type
                     known = one.type
-                if not _fit(_what(one.type), _what(known)):
+                if not fit(what_in(one.type), what_in(known)):
                     raise SourceError(
-                        f"column {one.name!r} has {_what(known)} ({known}) in {first}, and {_what(one.type)} "
+                        f"column {one.name!r} has {what_in(known)} ({known}) in {first}, and {what_in(one.type)} "
                         f"({one.type}) in {file}: write both with one type, or pack them one at a time"
                     )
                 columns._add_image(one.name, one.type, features.get(one.name))
@@ -419,17 +444,17 @@ class Columns:
     def kind(self, name: str, head: Callable[[], Sequence[Any]]) -> str:
         """Return what the values of a column are; ``head`` returns its first values."""
         kind = self.types[name]
-        what = _what(kind)
-        if name in self.images and (self.images[name] or _holds_images(head())):
+        what = what_in(kind)
+        if name in self.images and (self.images[name] or hold_images(head())):
             return Kind.ENCODED
-        if what == _BINARY:
+        if what == BINARY:
             return Kind.BINARY
         if has_binary(kind):
-            are_images = what == f"{_LISTS}structs" and _is_image(_inner(kind))
-            are_images |= what == f"{_LISTS}{_BINARY}" and any(map(_holds_images, filter(None, head())))
+            are_images = what == f"{LISTS}structs" and is_image(inner_type(kind))
+            are_images |= what == f"{LISTS}{BINARY}" and any(map(hold_images, filter(None, head())))
             return Kind.SEVERAL_IMAGES if are_images else Kind.LOSSY
-        known = Kind.LIST if what.startswith(_LISTS) else Kind.DECIMAL
-        return next((found for one, found, _ in _KINDS if one == what), known)
+        known = Kind.LIST if what.startswith(LISTS) else Kind.DECIMAL
+        return next((found for one, found, _ in KINDS if one == what), known)
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Raise an error if a file lacks one of these columns."""
@@ -451,9 +476,9 @@ class Columns:
 
     def _add_image(self, name: str, kind: pa.DataType, feature: Mapping[str, Any] | None) -> None:
         stated = feature.get("_type") if isinstance(feature, Mapping) else None
-        if stated == "Image" or (_is_image(kind) and stated is None):
+        if stated == "Image" or (is_image(kind) and stated is None):
             self.images[name] = True
-        elif _what(kind) == _BINARY or _is_list_of_integers(kind):
+        elif what_in(kind) == BINARY or is_list_of_integers(kind):
             self.images.setdefault(name, False)
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
@@ -473,118 +498,3 @@ class Columns:
         for name, classes in own.items():
             self.classes[name], _ = self.classes.get(name, Classes()).united(classes)
         self.own_classes.append(own)
-
-
-def lengths(column: pa.Array) -> list[int | None]:
-    """Return the number of bytes of each image, or of all images of a row; None for a row without one."""
-    column = _plain(column)
-    if pa.types.is_struct(column.type):
-        column = _plain(pc.struct_field(column, "bytes"))
-    if pa.types.is_null(column.type):
-        return [None] * len(column)
-    is_list = _inner(column.type) is not None
-    found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
-    if not is_list or _is_list_of_integers(column.type):
-        return found
-    parts = iter(lengths(column.flatten()))
-    return [sum(next(parts) or 0 for _ in range(count)) if count else None for count in found]
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Return values without the encodings that some functions of Arrow do not take."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    for view, other in _VIEWS:
-        if column.type == view:
-            return column.cast(other)
-    return column
-
-
-_NOTHING, _BINARY, _TEXT, _LISTS = "no values", "binary values", "text", "lists of "
-_KINDS: tuple[tuple[str, str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
-    (_NOTHING, Kind.MISSING, (pa.types.is_null,)),
-    ("booleans", Kind.WHOLE, (pa.types.is_boolean,)),
-    ("numbers", Kind.WHOLE, (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
-    (_TEXT, Kind.TEXT, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
-    (
-        _BINARY,
-        Kind.BINARY,
-        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-    ),
-    ("times", Kind.DECIMAL, (pa.types.is_temporal,)),
-    ("structs", Kind.MAPPING, (pa.types.is_struct,)),
-    ("maps", Kind.LIST, (pa.types.is_map,)),
-)
-
-
-def _what(kind: pa.DataType) -> str:
-    """Return what values of a type are; values of types with the same answer may be in one column."""
-    kind = _without_encoding(kind)
-    inner = _inner(kind)
-    if inner is not None:
-        return _LISTS + _what(inner)
-    return next((what for what, _, tests in _KINDS if any(test(kind) for test in tests)), str(kind))
-
-
-def _fit(one: str, other: str) -> bool:
-    """Return whether values of two kinds may be in one column."""
-    while one.startswith(_LISTS) and other.startswith(_LISTS):
-        one, other = one.removeprefix(_LISTS), other.removeprefix(_LISTS)
-    return one == other or _NOTHING in (one, other)
-
-
-def _without_encoding(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):  # which becomes text
-        return _without_encoding(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _without_encoding(kind.value_type)
-    return kind
-
-
-def _inner(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of the values of a list; None for other types."""
-    tests = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
-    return kind.value_type if any(getattr(pa.types, test)(kind) for test in tests) else None
-
-
-def _is_list_of_integers(kind: pa.DataType) -> bool:
-    inner = _inner(kind)
-    return inner is not None and bool(pa.types.is_integer(inner))
-
-
-def _is_image(kind: pa.DataType) -> bool:
-    """Return whether a type is that of images of ``datasets``."""
-    return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {one.name for one in kind}
-
-
-def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Return whether values are of a wanted type, or have such values inside."""
-    kind = _without_encoding(kind)
-    if is_wanted(kind):
-        return True
-    inner = _inner(kind)
-    if inner is not None:
-        return _has(inner, is_wanted)
-    if pa.types.is_map(kind):
-        return _has(kind.key_type, is_wanted) or _has(kind.item_type, is_wanted)
-    return bool(pa.types.is_struct(kind)) and any(_has(one.type, is_wanted) for one in kind)
-
-
-def has_binary(kind: pa.DataType) -> bool:
-    """Return whether values of a type are bytes, or contain bytes."""
-    return _has(kind, lambda one: _what(one) == _BINARY)
-
-
-def _holds_images(values: Sequence[Any]) -> bool:
-    """Return whether some of the first values of a column are images."""
-    cells = (value.get("bytes") if isinstance(value, dict) else value for value in values)
-    return any(begins_like_an_image(data) for data in cells if isinstance(data, (bytes, list)))
-
-
-def features_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the features that ``datasets`` stored in the metadata; empty if missing or invalid."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return features if isinstance(features, dict) else {}

@@ -194,6 +194,7 @@ class Collector(Listing):
         super().__init__(Inputs(), [], (), Account(unit))
         self.where = where
         self.numbered_by = "list"
+        self.are_numbers = False  # whether the type of the labels says that they are class numbers
         self.are_labelled = False  # whether inputs have different labels, after `listing`
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
@@ -231,7 +232,7 @@ class Collector(Listing):
     def listing(self) -> Listing:
         """Return the listing: labels are numbered, and if only some inputs have one, the others are skipped."""
         given = self._options.classes
-        numbered = self._labels.numbered(given, self.classes or None)
+        numbered = self._labels.numbered(given, self.classes or None, are_numbers=self.are_numbers)
         self.numbered_by = self.numbered_by if self.classes else "order"
         self.form = numbered.form
         inputs = self.inputs

@@ -9,6 +9,7 @@ the first axis of an array last. Images are usually [H, W, C, N] there, and valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Hdf5Source(ArraySource):
     """
 
     kind = "hdf5"
+    why_missing = "HDF5 does not store what was never written"
 
     def open(self) -> Contents:
         with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as stored:
@@ -60,6 +62,16 @@ class Hdf5Source(ArraySource):
             if is_matlab or header.startswith(b"MATLAB 7.3 MAT-file"):
                 return _matlab_contents(file, tree)
             return _class_groups(tree, self.columns.get(IMAGE), str(self.path)) or _flat_contents(tree)
+
+    def missing_parts(self, name: str) -> str:
+        array = self._contents.arrays[name]
+        if isinstance(array, Rows) or not array.size:
+            return ""
+        if array.chunks is None:
+            return "" if array.id.get_storage_size() else "all pixels"
+        expected = math.prod(-(-size // part) for size, part in zip(array.shape, array.chunks, strict=True))
+        missing = expected - array.id.get_num_chunks()
+        return f"{missing:,} of {expected:,} chunks" if missing > 0 else ""
 
 
 def _unread_version(path: Path, header: bytes) -> str:

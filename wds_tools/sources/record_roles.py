@@ -44,6 +44,7 @@ from wds_tools.sources.label_choice import (
     with_matching_names,
 )
 from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
 from wds_tools.sources.values import (
     ALL_KINDS,
     IMAGES,
@@ -69,6 +70,7 @@ _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_dep
 _SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
+_LISTS = {Kind.LIST, Kind.VECTOR, Kind.ARRAY, Kind.PIXELS, Kind.MAPPING}
 _TEXTS = {Kind.TEXT, Kind.MISSING}
 _NO_FLAGS = bytearray()
 _NO_IMAGES = {Kind.ARRAY, Kind.BINARY}
@@ -154,6 +156,7 @@ class Names:
         self.texts: dict[str, list[str | None] | None] = {}  # name -> its texts; None if too many differ
         self.names_of_label: str | None = ""  # which name has the class names; "" if it is not known, None for none
         self.flags = Flags()
+        self.lengths: dict[str, Lengths] = {}  # name -> lengths of its lists
         self.hot: tuple[str, ...] | None = None  # names with 0 or 1 for each class, if that is known
         self._different: dict[str, dict[str, str]] = {}  # name -> its different texts
         self._same: dict[str, str] = {}
@@ -172,7 +175,15 @@ class Names:
             self.kinds[name][kind] += 1
             if kind != Kind.TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
-            self._keep(name, text_of(value) if kind == Kind.TEXT else value, kind)
+            value = text_of(value) if kind == Kind.TEXT else value
+            self._keep(name, value, kind)
+            if kind in _LISTS or isinstance(stored, Repeated) or (kind == Kind.TEXT and value[:1] == "["):
+                self.add_lengths(name, [value], self.total)
+        self._fill_up()
+        return self.total - 1
+
+    def _fill_up(self) -> None:
+        """Add what the record has no value of."""
         self.total += 1
         for known in (*self.labels.values(), *filter(None, self.texts.values())):
             if len(known) < self.total:
@@ -180,7 +191,6 @@ class Names:
         for name, codes in self.flags.items():
             if codes is not None and len(codes) < self.total:
                 self.flags[name] = None
-        return self.total - 1
 
     def _keep(self, name: str, value: Any, kind: str) -> None:
         """Keep a value that may be a label, a class name, the name of a split, or 0 or 1 for a class."""
@@ -195,6 +205,10 @@ class Names:
                 known.append(same)
             else:
                 self.extend_texts(name, [value])
+
+    def add_lengths(self, name: str, values: Iterable[Any], start: int = 0) -> None:
+        """Keep the lengths of lists, of the rows from ``start``."""
+        self.lengths.setdefault(name, Lengths()).extend(values, start)
 
     def _value(self, name: str, stored: Any) -> Any:
         value = resolved(stored, is_list=False)
@@ -376,14 +390,20 @@ class Names:
         typed = [name for name in source.class_lists if name in others]
         usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
         values = {name: self.labels[name] for name in known or usual if self._may_have_classes(name)}
+        owners = {name: self._owner(name) for name in values}
+        values = {name: found for name, found in values.items() if owners[name] is None}
         choice = LabelColumns(where, values, source.options, source.class_lists, part=source.part).choose()
         notes = [
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
-        ]
+        ] + [why_no_label(name, other, source.part) for name, other in owners.items() if other is not None]
         choice = self._with_names(choice._replace(notes=(*choice.notes, *notes)))
         hot = self._one_hot(image) if choice.label is None else ()
         return LabelChoice(classes=hot, hot=hot, notes=choice.notes) if hot else choice
+
+    def _owner(self, name: str) -> str | None:
+        """Return the name of another list with an entry for each value of this one, in each row; None without it."""
+        return owner(self.labels[name], {other: one for other, one in self.lengths.items() if other != name})
 
     def _one_hot(self, image: str) -> tuple[str, ...]:
         """Return the names that have 0 or 1 for each class."""
@@ -495,6 +515,7 @@ class Names:
         part, account = self.source.part, found.account
         account.declare(part, self.kinds)
         found.classes = roles.classes or found.classes
+        found.are_numbers = roles.label in self.source.class_lists
         if roles.names is not None:
             found.numbered_by = "records"
         account.notes += roles.notes

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.arrow import features_of, has_binary
+from wds_tools.sources.arrow_types import features_of, has_binary
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
 from wds_tools.sources.label_choice import class_lists_of

@@ -1,0 +1,130 @@
+"""Types of Arrow: what the values of a column are, and the lengths of images in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wds_tools.sources.values import Kind, begins_like_an_image
+
+_VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
+
+
+def lengths(column: pa.Array) -> list[int | None]:
+    """Return the number of bytes of each image, or of all images of a row; None for a row without one."""
+    column = _plain(column)
+    if pa.types.is_struct(column.type):
+        column = _plain(pc.struct_field(column, "bytes"))
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    is_list = inner_type(column.type) is not None
+    found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
+    if not is_list or is_list_of_integers(column.type):
+        return found
+    parts = iter(lengths(column.flatten()))
+    return [sum(next(parts) or 0 for _ in range(count)) if count else None for count in found]
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return values without the encodings that some functions of Arrow do not take."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    for view, other in _VIEWS:
+        if column.type == view:
+            return column.cast(other)
+    return column
+
+
+NOTHING, BINARY, _TEXT, LISTS = "no values", "binary values", "text", "lists of "
+KINDS: tuple[tuple[str, str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
+    (NOTHING, Kind.MISSING, (pa.types.is_null,)),
+    ("booleans", Kind.WHOLE, (pa.types.is_boolean,)),
+    ("numbers", Kind.WHOLE, (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
+    (_TEXT, Kind.TEXT, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+    (
+        BINARY,
+        Kind.BINARY,
+        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    ),
+    ("times", Kind.DECIMAL, (pa.types.is_temporal,)),
+    ("structs", Kind.MAPPING, (pa.types.is_struct,)),
+    ("maps", Kind.LIST, (pa.types.is_map,)),
+)
+
+
+def what_in(kind: pa.DataType) -> str:
+    """Return what values of a type are; values of types with the same answer may be in one column."""
+    kind = _without_encoding(kind)
+    inner = inner_type(kind)
+    if inner is not None:
+        return LISTS + what_in(inner)
+    return next((what for what, _, tests in KINDS if any(test(kind) for test in tests)), str(kind))
+
+
+def fit(one: str, other: str) -> bool:
+    """Return whether values of two kinds may be in one column."""
+    while one.startswith(LISTS) and other.startswith(LISTS):
+        one, other = one.removeprefix(LISTS), other.removeprefix(LISTS)
+    return one == other or NOTHING in (one, other)
+
+
+def _without_encoding(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):  # which becomes text
+        return _without_encoding(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _without_encoding(kind.value_type)
+    return kind
+
+
+def inner_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of the values of a list; None for other types."""
+    tests = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+    return kind.value_type if any(getattr(pa.types, test)(kind) for test in tests) else None
+
+
+def is_list_of_integers(kind: pa.DataType) -> bool:
+    """Return whether values are lists of integers."""
+    inner = inner_type(kind)
+    return inner is not None and bool(pa.types.is_integer(inner))
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """Return whether a type is that of images of ``datasets``."""
+    return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {one.name for one in kind}
+
+
+def has_type(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether values are of a wanted type, or have such values inside."""
+    kind = _without_encoding(kind)
+    if is_wanted(kind):
+        return True
+    inner = inner_type(kind)
+    if inner is not None:
+        return has_type(inner, is_wanted)
+    if pa.types.is_map(kind):
+        return has_type(kind.key_type, is_wanted) or has_type(kind.item_type, is_wanted)
+    return bool(pa.types.is_struct(kind)) and any(has_type(one.type, is_wanted) for one in kind)
+
+
+def has_binary(kind: pa.DataType) -> bool:
+    """Return whether values of a type are bytes, or contain bytes."""
+    return has_type(kind, lambda one: what_in(one) == BINARY)
+
+
+def hold_images(values: Sequence[Any]) -> bool:
+    """Return whether some of the first values of a column are images."""
+    cells = (value.get("bytes") if isinstance(value, dict) else value for value in values)
+    return any(begins_like_an_image(data) for data in cells if isinstance(data, (bytes, list)))
+
+
+def features_of(schema: pa.Schema) -> dict[str, Any]:
+    """Return the features that ``datasets`` stored in the metadata; empty if missing or invalid."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
