@@ -216,9 +216,11 @@ class Files:
 
     def check_fields(self) -> None:
         """Check that no two files are the same field of an image, such as ``1.json`` and ``1.jpg.json``."""
+        found = self.further_fields
         first: dict[tuple[str, str], str] = {}
-        for path, (image, field) in self.further_fields.items():
-            if (other := first.setdefault((image, field), path)) != path:
+        for path, own in found.items() if len({*found.values()}) < len(found) else ():
+            if (other := first.setdefault(own, path)) != path:
+                image, field = own
                 raise SourceError(
                     f"{self.where} has {other!r} and {path!r}, and both would be the field {field!r} of {image!r}: "
                     "rename or remove one of them"

@@ -179,11 +179,12 @@ def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> 
                 other.setdefault(column, []).append(str(value))
     if other:
         column, values = next(iter(other.items()))
-        found = {
-            column: f"{some_of(values)}, which name other images",
-            image: some_of([row.get(image) for row in rows]),
-        }
-        raise ambiguous(IMAGE, table, found, remedy="; or write the paths of the images into a column")
+        ids = some_of([row.get(image) for row in rows])
+        raise SourceError(
+            f"{table} has names of images in {image!r} ({ids}), and names of other images in {column!r} of the same "
+            f"rows ({some_of(values)}): write the paths of the images into a column 'path', or pass --column "
+            f"image={image} (columns={{'image': {image!r}}}) if these are the names"
+        )
 
 
 def _stem_in(value: Any, names: RowNames) -> str:
