@@ -240,6 +240,38 @@ def test_parquet_files_in_folders_without_a_label_name_the_folders(tmp_path: Pat
     assert wt.pack(src, tmp_path / "renamed", workers=1).manifest.classes == ("cat", "dog")
 
 
+def test_two_configurations_in_folders_are_not_packed_together(tmp_path: Path, six: list[Photo]) -> None:
+    for name in ("coarse", "fine"):
+        (tmp_path / "src" / name).mkdir(parents=True)
+        path = tmp_path / "src" / name / "train-00000-of-00001.parquet"
+        pq.write_table(pa.table({"image": [photo.data for photo in six]}), path)
+    with pytest.raises(
+        SourceError, match=r"'train-00000-of-00001.parquet' in the folders 'coarse' and 'fine', so they"
+    ):
+        pack(tmp_path / "src")
+
+
+def test_a_column_that_contradicts_the_folder_of_its_file_is_an_error(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "src" / "id=7").mkdir(parents=True)
+    for own in ([7] * 6, [7] * 5 + [8]):
+        rows = {"image": [photo.data for photo in six], "id": own}
+        pq.write_table(pa.table(rows), tmp_path / "src" / "id=7" / "a.parquet")
+        if own[-1] == 7:
+            assert len(pack(tmp_path / "src")[0]) == 6
+    with pytest.raises(SourceError, match=r"a.parquet is in the folder 'id=7', and its column 'id' has 8"):
+        pack(tmp_path / "src")
+
+
+def test_entries_of_images_and_metadata_of_parquet_files_are_in_the_account(tmp_path: Path, six: list[Photo]) -> None:
+    images = [{"bytes": photo.data, "path": "a.jpg", "width": 3} for photo in six]
+    others = [{"bytes": photo.data, "path": "b.jpg"} for photo in six]
+    table = pa.table({"image": images, "right": others})
+    pq.write_table(table.replace_schema_metadata({"class_names": '["cat", "dog"]'}), tmp_path / "a.parquet")
+    parts = {part.name: part.reason for part in pack(tmp_path / "a.parquet")[1].account.parts if not part.role}
+    assert parts.keys() == {"image.width", "right.path", "class_names"}
+    assert "may name the classes ('cat', 'dog')" in parts["class_names"]
+
+
 # Shards
 
 

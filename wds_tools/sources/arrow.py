@@ -40,6 +40,7 @@ from wds_tools.sources.arrow_types import (
     NOTHING,
     features_of,
     fit,
+    further_parts,
     has_binary,
     has_type,
     hold_images,
@@ -60,6 +61,7 @@ from wds_tools.sources.records import RecordSource
 from wds_tools.sources.values import Excluded, Kind, cell, is_text
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_PART = re.compile(r"-\d{5}-of-\d{5}\.")  # as Hugging Face names the files of a split
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
@@ -171,7 +173,10 @@ class ArrowSource(RecordSource):
     def _add_rows(self, found: Collector) -> None:
         files = [file for file in range(len(self.paths)) if self.rows(file)] or [0]
         names = _names(self.path, self.paths)
-        columns = Columns.of([self._schema(file) for file in files], [names[file] for file in files])
+        self._check_configurations([names[file] for file in files])
+        self._check_partitions(files, names)
+        schemas = [self._schema(file) for file in files]
+        columns = Columns.of(schemas, [names[file] for file in files])
         self.class_lists = columns.classes
         self.changes = {file: columns.changes(position) for position, file in enumerate(files)}
         seen = Names(self)
@@ -212,6 +217,33 @@ class ArrowSource(RecordSource):
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
         seen.account(found, roles)
+        for kind, name, reason in chain.from_iterable(
+            further_parts(schema, self.image_columns, roles.image) for schema in schemas[:1]
+        ):
+            found.account.leave_out(kind, name, reason)
+
+    def _check_configurations(self, names: Sequence[str]) -> None:
+        """Raise an error if two folders have all parts of a dataset: configurations, with other classes or columns."""
+        parts: dict[str, str] = {}
+        for folder, _, name in (one.rpartition("/") for one in names):
+            other = parts.setdefault(name, folder)
+            if other != folder and _PART.search(name) and "=" not in f"{folder}{other}":
+                raise SourceError(
+                    f"{self.name} has {name!r} in the folders {other!r} and {folder!r}, so they are two configurations "
+                    f"of a dataset: pack one of them, such as {self.path / folder}"
+                )
+
+    def _check_partitions(self, files: Iterable[int], names: Sequence[str]) -> None:
+        """Raise an error if a column of a file contradicts the folder ``name=value`` of the file."""
+        for file in files:
+            for name in self.partitions[file].keys() & {*self.schema(file).names}:
+                value = self.partitions[file][name]
+                other = next((one for one in self._values([file], name) if not _is_same(one, value)), value)
+                if other is not value:
+                    raise SourceError(
+                        f"{names[file]} is in the folder '{name}={value}', and its column {name!r} has {other!r}: "
+                        "remove the column, or rename the folder"
+                    )
 
     def _add_lengths(self, files: Sequence[int], seen: Names) -> None:
         """Add the lengths of lists in other columns if labels are lists, which may belong to the entries of others."""
@@ -300,6 +332,11 @@ class ArrowSource(RecordSource):
                 batch.validate(full=True)
             self._opened[file] = table.schema, batches
         return self._opened[file]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether a value is that of a folder, whose numbers are written as text."""
+    return one == other or str(one) == str(other)
 
 
 def is_parquet(name: str) -> bool:
@@ -496,5 +533,12 @@ class Columns:
                     "classes: pack them one at a time, or write them with one list of class names"
                 )
         for name, classes in own.items():
+            first = self.first[column_of(name, schema.names) or name]
+            are_disjoint = {*self.classes.get(name, ())}.isdisjoint(classes)
+            if name in self.classes and are_disjoint and Path(first).parent != Path(file).parent:
+                raise SourceError(
+                    f"column {name!r} has no class of {first} in {file}: if the folders have different labels of the "
+                    "same images, pack one of them"
+                )
             self.classes[name], _ = self.classes.get(name, Classes()).united(classes)
         self.own_classes.append(own)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wds_tools.format.label import quoted
+from wds_tools.sources.columns import json_or
+from wds_tools.sources.label_choice import names_in
 from wds_tools.sources.values import Kind, begins_like_an_image
 
+_OF_WRITERS = (b"huggingface", b"pandas", b"ARROW:", b"PARQUET:", b"org.apache.", b"writer.", b"parquet.", b"geo")
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
@@ -128,3 +132,28 @@ def features_of(schema: pa.Schema) -> dict[str, Any]:
     except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     return features if isinstance(features, dict) else {}
+
+
+def further_parts(schema: pa.Schema, images: Collection[str], image: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what a file has besides its columns, and what structs of images have besides bytes and the path.
+
+    Each is (kind, name, why it is left out). The path of ``image`` is packed as ``file_name``.
+    """
+    for one in schema:
+        kind = _without_encoding(one.type)
+        if one.name in images and pa.types.is_struct(kind):
+            known = ("bytes", "path") if one.name == image else ("bytes",)
+            for part in (part.name for part in kind if part.name not in known):
+                yield "entry", f"{one.name}.{part}", "is an entry of the struct of an image: write it as a column"
+        for key, value in (one.metadata or {}).items():
+            if not key.startswith(b"PARQUET:") and not key.startswith(b"ARROW:"):
+                yield _metadata(f"{one.name}@{key.decode(errors='replace')}", value)
+    for key, value in (schema.metadata or {}).items():
+        if not key.startswith(_OF_WRITERS):
+            yield _metadata(key.decode(errors="replace"), value)
+
+
+def _metadata(name: str, value: bytes) -> tuple[str, str, str]:
+    names = names_in(json_or(None, value))
+    remedy = f", which may name the classes ({quoted(names)}): pass them with --classes (classes=)" if names else ""
+    return "metadata", name, f"is metadata{remedy}"
