@@ -265,7 +265,8 @@ def test_a_column_that_contradicts_the_folder_of_its_file_is_an_error(tmp_path: 
 def test_entries_of_images_and_metadata_of_parquet_files_are_in_the_account(tmp_path: Path, six: list[Photo]) -> None:
     images = [{"bytes": photo.data, "path": "a.jpg", "width": 3} for photo in six]
     others = [{"bytes": photo.data, "path": "b.jpg"} for photo in six]
-    table = pa.table({"image": images, "right": others})
+    left = [{"bytes": photo.data, "path": None} for photo in six]
+    table = pa.table({"image": images, "right": others, "left": left})
     pq.write_table(table.replace_schema_metadata({"class_names": '["cat", "dog"]'}), tmp_path / "a.parquet")
     parts = {part.name: part.reason for part in pack(tmp_path / "a.parquet")[1].account.parts if not part.role}
     assert parts.keys() == {"image.width", "right.path", "class_names"}

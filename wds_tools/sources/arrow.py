@@ -217,9 +217,10 @@ class ArrowSource(RecordSource):
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
         seen.account(found, roles)
-        for kind, name, reason in chain.from_iterable(
-            further_parts(schema, self.image_columns, roles.image) for schema in schemas[:1]
-        ):
+        pathless = {name for name in self.image_columns if not any(map(_path_in, self._head(files, name)))}
+        pathless = {roles.image, *pathless}
+        further = chain.from_iterable(further_parts(schema, self.image_columns, pathless) for schema in schemas)
+        for kind, name, reason in dict.fromkeys(further):
             found.account.leave_out(kind, name, reason)
 
     def _check_configurations(self, names: Sequence[str]) -> None:
@@ -337,6 +338,10 @@ class ArrowSource(RecordSource):
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether a value is that of a folder, whose numbers are written as text."""
     return one == other or str(one) == str(other)
+
+
+def _path_in(value: Any) -> Any:
+    return value.get("path") if isinstance(value, dict) else None
 
 
 def is_parquet(name: str) -> bool:

@@ -134,15 +134,17 @@ def features_of(schema: pa.Schema) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def further_parts(schema: pa.Schema, images: Collection[str], image: str) -> Iterator[tuple[str, str, str]]:
+def further_parts(
+    schema: pa.Schema, images: Collection[str], pathless: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
     """Yield what a file has besides its columns, and what structs of images have besides bytes and the path.
 
-    Each is (kind, name, why it is left out). The path of ``image`` is packed as ``file_name``.
+    Each is (kind, name, why it is left out). The paths of some images (``pathless``) are packed, or there are none.
     """
     for one in schema:
         kind = _without_encoding(one.type)
         if one.name in images and pa.types.is_struct(kind):
-            known = ("bytes", "path") if one.name == image else ("bytes",)
+            known = ("bytes", "path") if one.name in pathless else ("bytes",)
             for part in (part.name for part in kind if part.name not in known):
                 yield "entry", f"{one.name}.{part}", "is an entry of the struct of an image: write it as a column"
         for key, value in (one.metadata or {}).items():
