@@ -1073,7 +1073,7 @@ def test_a_further_folder_with_the_names_of_the_images_is_refused(
     for name in (form.format(number) for form in (image, mask, other) for number in (1, 2)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"image")
-    with pytest.raises(SourceError, match="could be its mask too") as error:
+    with pytest.raises(SourceError, match="with the same name") as error:
         open_source(tmp_path).scan()
     assert all(repr(form.format(1)) in str(error.value) for form in (image, mask, other))
     assert len(open_source(tmp_path, kind="masks").scan().inputs) == 2

@@ -533,9 +533,9 @@ def _check_further(files: Files, found: masks.Pairs, others: Sequence[str]) -> N
         image, other = next(iter(further.items()))
         mask = next(iter(dict(found.pairs)[image].values()))
         raise SourceError(
-            f"{files.where} has {mask!r} as the mask of {image!r}, and {other!r}, which could be its mask too: move "
-            f"the files that are not the masks away, and call the folder of the masks 'masks'; or pass --from masks "
-            f"(kind='masks') to pack without such files as {other!r}"
+            f"{files.where} has {mask!r} as the mask of {image!r}, and {other!r} with the same name, which is neither "
+            "a mask nor an image with a mask: if it is the mask, call its folder 'masks' and move the other away; or "
+            "pass --from masks (kind='masks') to pack without such files"
         )
 
 
