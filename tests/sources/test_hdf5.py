@@ -334,3 +334,10 @@ def test_chunks_that_were_never_written_are_named(tmp_path: Path) -> None:
         "1 of 3 chunks of the images are missing, and are read as the fill value; HDF5"
         in packed(tmp_path / "a.h5", tmp_path).notes
     )
+
+
+def test_an_array_for_each_image_is_not_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row in range(3):
+            file[f"{row:04}/image"], file[f"{row:04}/label"] = rgb()[row], labels()[row]
+    assert "has 3 arrays that are one image each, such as '0000/image'" in refusal(tmp_path / "a.h5")

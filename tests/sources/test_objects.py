@@ -463,3 +463,8 @@ def test_arrays_and_lists_with_one_image_of_hugging_face_are_images(tmp_path: Pa
     lists.to_parquet(str(tmp_path / "l.parquet"))
     for number, src in enumerate((lists, tmp_path / "l.parquet")):
         assert numbers(packed(src, tmp_path / str(number))) == CYCLE[:5]
+
+
+def test_a_pair_with_fewer_labels_than_images_names_both_counts(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="the first array has 4 images, and there are 3 labels; allowed is one label"):
+        wds_tools.pack((np.zeros((4, 6, 8, 3), np.uint8), [1, 2, 1]), tmp_path / "d")

@@ -285,6 +285,12 @@ class ArrayRoles:
         meant = {name: role_rank(name, IMAGE) for name in possible}
         best = max(meant.values(), default=0)
         found = [name for name, rank in meant.items() if rank == best] if best else fitting
+        if len(found) > 1 and all(arrays[name].ndim == 3 and arrays[name].shape[2] in CHANNELS for name in found):
+            raise SourceError(
+                f"{where} has {len(found):,} arrays that are one image each, such as {found[0]!r} "
+                f"({_type_of(arrays[found[0]])}): save the images as one array [N, H, W, C], and the labels as another "
+                "[N]; or pass a list of dictionaries with image and label in Python"
+            )
         if len(found) > 1:
             splits = "; pack each split by itself" if any(map(splits_in, found)) else ""
             raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in found}, "array", splits)

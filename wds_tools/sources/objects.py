@@ -43,7 +43,7 @@ from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import class_lists_of, names_in
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.values import Excluded, plain
-from wds_tools.wording import one_line
+from wds_tools.wording import counted, one_line
 
 _TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns
 _DIGEST_BITS = (1 << 62) - 1
@@ -199,7 +199,13 @@ def _is_pair(items: Any) -> bool:
     if type(items) is not tuple or len(items) != 2 or not all(hasattr(one, "__len__") for one in items):
         return False
     images, labels = items
-    return getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2) and len(images) == len(labels)
+    is_pair = getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2)
+    if is_pair and images.ndim > 3 and len(images) != len(labels):
+        raise SourceError(
+            f"the first array has {counted(len(images), 'image')}, and there are {counted(len(labels), 'label')}; "
+            "allowed is one label per image: pass as many labels as images"
+        )
+    return is_pair and len(images) == len(labels)
 
 
 def stored_values(cells: Mapping[str, Any]) -> dict[str, Any]:
