@@ -39,8 +39,8 @@ def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
     """Warn if a batch will contain a list of images instead of a tensor, because their sizes differ."""
     images = opened.shards.manifest.images
     pairs = zip(options.fields_by_dataset, opened.recipe.columns_by_dataset, strict=True)
-    plain = [one for fields, columns in pairs if not isinstance(fields, Mapping) for one in columns]
-    views = [one.geometry.views[0] if one.geometry else None for one in plain if one.name == "image"]
+    plain = [column for fields, columns in pairs if not isinstance(fields, Mapping) for column in columns]
+    views = [column.geometry.views[0] if column.geometry else None for column in plain if column.name == "image"]
     views = [view for view in views if not isinstance(view, Buckets) and not (view and view.shape)]
     if not views or options.transform is not None:
         return

@@ -56,8 +56,8 @@ def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callab
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         parameters = inspect.signature(function).parameters
         function_name = function.__qualname__.removesuffix(".__init__")
-        positional = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-        keyword_only = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+        positional = [name for name, item in parameters.items() if item.kind is item.POSITIONAL_OR_KEYWORD]
+        keyword_only = [name for name, item in parameters.items() if item.kind is item.KEYWORD_ONLY]
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

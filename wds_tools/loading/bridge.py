@@ -54,7 +54,6 @@ class SampleDataset(Dataset[Any]):
     ``len()`` is the number of samples over all ranks. An index is an integer below it, or a `SamplePosition`.
 
     Args:
-        opened: The dataset.
         errors: Handling of unreadable samples in each ``DataLoader`` worker.
         has_valid: Whether the last field of a sample is ``valid``, False for padding.
     """
@@ -83,7 +82,7 @@ class SampleDataset(Dataset[Any]):
             for sample in self._load(epoch, bucket, list(group))
         ]
         first = positions[0]
-        return PositionedSamples(samples, first.epoch, [one.position for one in positions], first.bucket)
+        return PositionedSamples(samples, first.epoch, [position.position for position in positions], first.bucket)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_assembler": None}
@@ -93,9 +92,9 @@ class SampleDataset(Dataset[Any]):
         if not -samples <= index < samples:
             raise IndexError(f"sample {index} is out of range: there are {samples} samples")
         position = index % samples
-        number = int(self._stored_ids[position])
-        bucket = self._orders.of(0).bucket_of(np.array([number])) if self._recipe.is_by_dataset else 0
-        return SamplePosition(0, position, number, valid=True, bucket=bucket)
+        sample_id = int(self._stored_ids[position])
+        bucket = self._orders.of(0).bucket_of(np.array([sample_id])) if self._recipe.is_by_dataset else 0
+        return SamplePosition(0, position, sample_id, valid=True, bucket=bucket)
 
     @cached_property
     def _stored_ids(self) -> Sequence[int] | NDArray[np.int64]:
@@ -115,8 +114,8 @@ class SampleDataset(Dataset[Any]):
             self._errors.begin(len(self))
         positions, ids = np.array([[sample.position, sample.id] for sample in samples], np.int64).T
         order = self._orders.of(epoch)
-        one: Any = {"order": order, "epoch": epoch, "positions": positions, "ids": ids}
-        values = values_of(self._assembler, self._errors, **one, bucket=bucket)
+        arguments: Any = {"order": order, "epoch": epoch, "positions": positions, "ids": ids}
+        values = values_of(self._assembler, self._errors, **arguments, bucket=bucket)
         fields = self._recipe.fields_of(bucket)
         if not self._has_valid:
             return samples_of(values, fields, is_bare=self._is_bare)

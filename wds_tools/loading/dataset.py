@@ -164,8 +164,8 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         saved_state.check_seal(state)
         try:
             resuming.resume(state["order"], self._opened.order)
-            known = {**state, "bans": _without_ids(saved_state.plain(state["bans"]))}
-            now = {key: (value, saved_state.plain(known[key])) for key, value in self._fixed_entries().items()}
+            entries = {**state, "bans": _without_ids(saved_state.plain(state["bans"]))}
+            now = {key: (value, saved_state.plain(entries[key])) for key, value in self._fixed_entries().items()}
             loaded = {
                 "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
                 "samples": saved_state.whole_number(state["samples"], "samples"),
@@ -233,9 +233,9 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         )
         read_ahead.begin(plan, numbers)
         try:
-            for number in numbers:
-                read_ahead.advance(number)
-                for sample in self._samples(plan, plan.step(number), skipped):
+            for index in numbers:
+                read_ahead.advance(index)
+                for sample in self._samples(plan, plan.step(index), skipped):
                     self._position = (epoch, self._position[1] + 1)
                     yield sample
                 skipped = 0
@@ -303,12 +303,12 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
 
 def _without_ids(bans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return bans of a state with hashes of their ids. States of earlier versions have the ids."""
-    found = []
+    hashed_bans = []
     for ban in bans:
         ids = ban.get("ids")
         hashed = {} if ids is None else {"xxh3": xxhash.xxh3_64_hexdigest(json.dumps(ids).encode())}
-        found.append({name: value for name, value in ban.items() if name != "ids"} | hashed)
-    return found
+        hashed_bans.append({name: value for name, value in ban.items() if name != "ids"} | hashed)
+    return hashed_bans
 
 
 def worker_of() -> tuple[int, int]:
@@ -350,8 +350,8 @@ def values_of(
             raise
 
     def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
-        one: Any = {"positions": positions[row : row + 1], "ids": sources[:, 0], "partners": sources[:, 1:]}
-        return assembler.samples_or_errors(epoch=epoch, **one, out=None, bucket=bucket)[0]
+        sample: Any = {"positions": positions[row : row + 1], "ids": sources[:, 0], "partners": sources[:, 1:]}
+        return assembler.samples_or_errors(epoch=epoch, **sample, out=None, bucket=bucket)[0]
 
     samples = assembler.samples_or_errors(
         epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket

@@ -31,7 +31,6 @@ class Epochs:
     """Position of a loader in its sequence of epochs.
 
     Args:
-        opened: The dataset.
         batch_size: Samples per batch on this rank.
         tail: Handling of the last samples that do not fill a batch on every rank.
         packing: The packer of the dataset, if it is not complete: only the first epoch is known then.
@@ -161,9 +160,9 @@ class Epochs:
         """End the running plan, if there is one."""
         self._running, self._end_reason = None, reason
 
-    def mark_received(self, plan: EpochPlan, number: int) -> None:
-        """Record that the training loop has received step ``number`` of a plan."""
-        self._cursor = plan.cursor_after(number)
+    def mark_received(self, plan: EpochPlan, step: int) -> None:
+        """Record that the training loop has received a step of a plan."""
+        self._cursor = plan.cursor_after(step)
         self._history.add_step(self._cursor)
 
     def end(self, plan: EpochPlan) -> None:
@@ -219,8 +218,8 @@ class Epochs:
 
     def _known_to_state(self) -> EpochOrders:
         """Return the orders with the changes that a state needs. Those of a schedule follow from it."""
-        known = self._orders if self._planned is None else self._orders.until(self._cursor)
-        orders = known.for_state(self._cursor)
+        orders = self._orders if self._planned is None else self._orders.until(self._cursor)
+        orders = orders.for_state(self._cursor)
         needed = orders.needed(self._cursor, has_partners=self._opened.recipe.has_partners)
         if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in needed):
             raise ResumeError(
@@ -255,7 +254,7 @@ class Epochs:
                 "change to it"
             )
         cursor = self._cursor_of_change(at)
-        last = max(((one.epoch, one.position) for one in self._orders.changes), default=(0, 0))
+        last = max(((change.epoch, change.position) for change in self._orders.changes), default=(0, 0))
         if (cursor.epoch, cursor.position) < last:
             raise OptionError(
                 f"the weights already change at epoch {last[0]}, position {last[1]:,}, which is after epoch "
@@ -275,8 +274,8 @@ class Epochs:
                 f"at={at}; the training loop has already received the steps up to {self._history.steps - 1}: the next "
                 f"one is {self._history.steps}"
             )
-        found = self.find_step(at, None)
-        return Cursor(found.cursor.epoch, found.plan(0).position_of(found.number))
+        step = self.find_step(at, None)
+        return Cursor(step.cursor.epoch, step.plan(0).position_of(step.number))
 
     def changed(self, plan: EpochPlan) -> EpochPlan | None:
         """Return the rest of the running epoch, if weights have changed since its plan was made; else None."""

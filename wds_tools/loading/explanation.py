@@ -111,21 +111,21 @@ class StepExplanation:
         weights: Weights of `Loader.reweight` by which the samples were drawn, by argument; None without weights.
     """
 
-    def __init__(self, found: FoundStep, recipe: Recipe, *, rank: int | None) -> None:
-        world_size = found.section.world_size
+    def __init__(self, target: FoundStep, recipe: Recipe, *, rank: int | None) -> None:
+        world_size = target.section.world_size
         if rank is not None and not 0 <= rank < world_size:
-            raise OptionError(f"rank={rank}; step {found.step} was or will be read by the ranks 0 to {world_size - 1}")
+            raise OptionError(f"rank={rank}; step {target.step} was or will be read by the ranks 0 to {world_size - 1}")
         numbers = range(world_size) if rank is None else [rank]
-        steps = [found.plan(number).step(found.number) for number in numbers]
-        self.step, self.epoch, self.weights = found.step, found.cursor.epoch, found.weights
+        steps = [target.plan(index).step(target.number) for index in numbers]
+        self.step, self.epoch, self.weights = target.step, target.cursor.epoch, target.weights
         self.ranks = np.repeat(np.array(numbers), [len(step.ids) for step in steps])
         self.rows = np.concatenate([np.arange(len(step.ids)) for step in steps])
         self.positions = np.concatenate([step.positions for step in steps])
         self.ids = np.concatenate([step.ids for step in steps])
         self.valid = np.concatenate([step.valid for step in steps])
-        self.partners = recipe.partners(found.order, self.positions)
-        self._recipe, self._order = recipe, found.order
-        self._bucket = recipe.bucket_of(found.plan(0), steps[0]) if recipe.buckets is None else None  # of all ranks
+        self.partners = recipe.partners(target.order, self.positions)
+        self._recipe, self._order = recipe, target.order
+        self._bucket = recipe.bucket_of(target.plan(0), steps[0]) if recipe.buckets is None else None  # of all ranks
         self._columns = recipe.columns_in(recipe.variant_at(self.epoch, self._bucket))
 
     @cached_property
@@ -147,8 +147,8 @@ class StepExplanation:
                 *numbers,
                 *rows.shard_and_key(i),
                 is_padding=not self.valid[i],
-                crops={name: found[i] for name, found in crops.items()},
-                frames={name: found[i] for name, found in frames.items()},
+                crops={name: values[i] for name, values in crops.items()},
+                frames={name: values[i] for name, values in frames.items()},
             )
             for i, numbers in enumerate(by_row)
         )
@@ -160,12 +160,12 @@ class StepExplanation:
 
     def part(self, rows: slice) -> StepExplanation:
         """Return the explanation of some of the samples only."""
-        found = copy.copy(self)
+        explanation = copy.copy(self)
         for name in ("samples", "_part"):
-            vars(found).pop(name, None)  # what was computed for all samples
+            vars(explanation).pop(name, None)  # what was computed for all samples
         for name in ("ranks", "rows", "positions", "ids", "valid", "partners"):
-            setattr(found, name, getattr(self, name)[rows])
-        return found
+            setattr(explanation, name, getattr(self, name)[rows])
+        return explanation
 
     @property
     def image_fields(self) -> list[str]:
@@ -195,7 +195,7 @@ class StepExplanation:
         if buckets:
             bucket = int(buckets.bucket_of(part.rows.gather("width"), part.rows.gather("height"))[0])
         columns = self._recipe.columns_in(self._recipe.variant_at(self.epoch, bucket))
-        column = next(one for one in columns if one.name == name)
+        column = next(candidate for candidate in columns if candidate.name == name)
         (pixels,) = column.spec.pixels(part, column)
         return pixels
 
@@ -216,9 +216,9 @@ class StepExplanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as values for JSON."""
         samples = [asdict(sample) for sample in self.samples]
-        found: dict[str, Any] = {"step": self.step, "epoch": self.epoch, "weights": self.weights}
+        head: dict[str, Any] = {"step": self.step, "epoch": self.epoch, "weights": self.weights}
         reading = {} if self.reading is None else {"reading": asdict(self.reading)}
-        return {**found, **reading, "samples": samples}
+        return {**head, **reading, "samples": samples}
 
     def __str__(self) -> str:
         weights = f", weights {json.dumps(self.weights)}; {self.reading}" if self.weights else ""
@@ -238,9 +238,9 @@ class StepExplanation:
         return self._part_of(slice(None))
 
     def _part_of(self, rows: slice) -> Part:
-        found = Rows(self._reader, self.ids[rows])
+        selected = Rows(self._reader, self.ids[rows])
         samples: Any = {"positions": self.positions[rows], "partners": self.partners[rows]}
-        return self._recipe.part(found, self._columns, epoch=self.epoch, **samples)
+        return self._recipe.part(selected, self._columns, epoch=self.epoch, **samples)
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
         """Apply a function to a column of each sample, and return the results; empty for an unreadable sample."""
@@ -268,14 +268,14 @@ def _crops_in(part: Part, column: Column) -> list[tuple[Crop, ...]]:
     views = [_crops_of(regions) for regions in column.spec.crops(part, column)]
     if tiles == 1:
         return list(zip(*views, strict=True))
-    sources, found = column.sources(part).rows, []
+    sources, crops_by_sample = column.sources(part).rows, []
     for first in range(0, len(sources), tiles):
         of_tiles = []
         for i in range(first, first + tiles):
             partner = None if i == first else (*sources.shard_and_key(i), int(sources.ids[i]))
             of_tiles += [replace(crops[i], partner=partner) for crops in views if min(crops[i].size)]
-        found.append(tuple(of_tiles))
-    return found
+        crops_by_sample.append(tuple(of_tiles))
+    return crops_by_sample
 
 
 def _frames_in(part: Part, column: Column) -> list[tuple[str, ...]]:
@@ -295,9 +295,9 @@ def _crops_of(regions: Regions) -> list[Crop]:
     ]
 
 
-def _short(number: float) -> float:
+def _short(value: float) -> float:
     """Return a whole number without its decimals, and another number with two of them."""
-    rounded = round(number, 2)
+    rounded = round(value, 2)
     return int(rounded) if rounded == int(rounded) else rounded
 
 

@@ -100,10 +100,10 @@ class LoadOptions:
     def columns_by_dataset(self) -> tuple[tuple[Column, ...], ...]:
         """The fields of a batch; those of each dataset of a `Mixture` that has fields or views of its own for them."""
         fields = self.fields_by_dataset
-        own = self.dataset.views if isinstance(self.dataset, Mixture) else None
-        views: Sequence[AnyView | None] = [self.view] * len(fields) if own is None else own
+        separate = self.dataset.views if isinstance(self.dataset, Mixture) else None
+        views: Sequence[AnyView | None] = [self.view] * len(fields) if separate is None else separate
         pairs = zip(fields, views, strict=True)
-        return tuple(columns_of(one, view=view, transform=self.transform) for one, view in pairs)
+        return tuple(columns_of(dataset_fields, view=view, transform=self.transform) for dataset_fields, view in pairs)
 
     @property
     def fields_by_dataset(self) -> Sequence[Fields]:
@@ -112,10 +112,10 @@ class LoadOptions:
             return [self.fields]
         return self.dataset.fields or [self.fields] * len(self.dataset.datasets)
 
-    def columns_of(self, number: int) -> tuple[Column, ...]:
+    def columns_of(self, index: int) -> tuple[Column, ...]:
         """Return the fields of a batch with samples of one dataset."""
-        found = self.columns_by_dataset
-        return found[number if len(found) > 1 else 0]
+        columns = self.columns_by_dataset
+        return columns[index if len(columns) > 1 else 0]
 
     @property
     def choice(self) -> Choice:

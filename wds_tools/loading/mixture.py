@@ -74,11 +74,11 @@ class Mixture:
 
     def _check_own(self, count: int) -> None:
         """Check the lists that have an entry for each dataset."""
-        own = {name: value for name in _OF_DATASETS if (value := getattr(self, name)) is not None}
-        if self.batches == "mixed" and (own or not self.same_source_on_ranks):
-            names = [f"{name}=" for name in (*own, *([] if self.same_source_on_ranks else ["same_source_on_ranks"]))]
+        lists = {name: value for name in _OF_DATASETS if (value := getattr(self, name)) is not None}
+        if self.batches == "mixed" and (lists or not self.same_source_on_ranks):
+            names = [f"{name}=" for name in (*lists, *([] if self.same_source_on_ranks else ["same_source_on_ranks"]))]
             raise OptionError(f"{' and '.join(names)} are for batches='single': add it, or remove them")
-        for name, values in own.items():
+        for name, values in lists.items():
             is_allowed, noun = _OF_DATASETS[name]
             if not isinstance(values, list | tuple) or len(values) != count or not all(map(is_allowed, values)):
                 raise OptionError(
@@ -92,7 +92,7 @@ class Mixture:
     def _has_weights(self, count: int) -> bool:
         if isinstance(self.weights, Schedule):
             lists = self.weights.values.values()
-            return all(_is_list(one) and len(one) == count and _are_numbers(one) and sum(one) > 0 for one in lists)
+            return all(_is_list(row) and len(row) == count and _are_numbers(row) and sum(row) > 0 for row in lists)
         return _is_list(self.weights) and len(self.weights) == count and all(map(_is_weight, self.weights))
 
     @property
@@ -114,7 +114,7 @@ _OF_DATASETS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _are_numbers(values: Any) -> bool:
-    return all(isinstance(one, int | float) and 0 <= one < math.inf for one in values)
+    return all(isinstance(value, int | float) and 0 <= value < math.inf for value in values)
 
 
 def _is_list(value: Any) -> bool:

@@ -40,7 +40,6 @@ class Monitor:
     """The statistics of a loader, and all that shows or stores them.
 
     Args:
-        opened: The dataset.
         autoscaler: Has the current number of workers.
         device: Device of the batches.
         errors: The samples that were replaced.
@@ -162,11 +161,7 @@ class StatsOutput(Protocol):
 
 
 class ProgressLine:
-    """A line on stderr with the position in the epoch, images per second, and what the loop waits for; on rank 0 only.
-
-    Args:
-        reader: The statistics.
-    """
+    """A line on stderr with the position in the epoch, images/s, and what the loop waits for; on rank 0 only."""
 
     def __init__(self, reader: StatsReader) -> None:
         self._reader = reader
@@ -212,7 +207,6 @@ class StatsFile:
     Args:
         path: The file; lines are appended.
         seconds: Time between two lines.
-        reader: The statistics.
 
     Raises:
         OSError: The file cannot be written.
@@ -263,7 +257,6 @@ class LiveReports:
 
     Args:
         url: Origin of the server.
-        reader: The statistics.
         dataset: The dataset as it was opened.
         diagnose: Returns what the loop waits for, and what would help.
         errors: The samples that were replaced.
@@ -360,7 +353,6 @@ class Ceiling:
     """Return value of `Loader.ceiling`: an iterable over one repeated batch, which measures the loop around it.
 
     Args:
-        load: Returns a batch.
         steps: Number of steps to measure.
         batch_size: Samples per batch.
         device: Device of the batch.

@@ -201,8 +201,8 @@ class Packing:
         plan = None if self._packer is None else self._packer.plan()
         if (self._has_packer and plan is None) or not self._may_look():
             return []
-        found = read_plan(self._store) or read_complete(self._store)
-        return [found] if found and (plan is None or plan_of(found.source or {}) == plan) else []
+        manifest = read_plan(self._store) or read_complete(self._store)
+        return [manifest] if manifest and (plan is None or plan_of(manifest.source or {}) == plan) else []
 
     def _may_look(self) -> bool:
         """Return whether to look at the destination now: at a URL, each look is a request."""
@@ -426,7 +426,7 @@ def _nothing() -> None:
 def _needs_all(options: LoaderOptions) -> bool:
     """Return whether options need all indexes before the first sample."""
     choice = (options.where, options.subset, options.class_weights, options.ban)
-    return any(one is not None for one in choice) or buckets_of(options.columns_of(0)) is not None
+    return any(value is not None for value in choice) or buckets_of(options.columns_of(0)) is not None
 
 
 def _exists(src: Any) -> bool:

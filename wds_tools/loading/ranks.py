@@ -206,14 +206,14 @@ class ReportExchange:
             store.delete_key(self._published.pop(0))
         return bool(store.add(f"{key}/count", 1) == len(ranks.members))
 
-    def collect(self, ranks: Ranks, run_id: str, own: Report, *, timeout_seconds: float) -> tuple[Report | None, ...]:
+    def collect(self, ranks: Ranks, run_id: str, local: Report, *, timeout_seconds: float) -> tuple[Report | None, ...]:
         """Return the reports of all processes; None for other processes if the members are not known.
 
         Raises:
             ProofError: A process has not published its report in time.
         """
         if ranks.members is None:
-            return tuple(own if rank == own.rank else None for rank in range(own.world_size))
+            return tuple(local if rank == local.rank else None for rank in range(local.world_size))
         key = self._key(ranks, run_id)
         return tuple(_wait_for_report(f"{key}/{member}", member, timeout_seconds) for member in ranks.members)
 
@@ -265,23 +265,23 @@ class Agreement:
             self._check_missed(steps)
         store = _store() if self._open else None
         while store and self._open:
-            number, own = self._open.pop(0)
-            keys = {member: f"{self._exchange}/{number}/{member}" for member in self._ranks.find().members or ()}
+            index, change = self._open.pop(0)
+            keys = {member: f"{self._exchange}/{index}/{member}" for member in self._ranks.find().members or ()}
             try:
                 store.wait(list(keys.values()), timedelta(seconds=AGREEMENT_SECONDS))
             except RuntimeError as error:
                 missing = ", ".join(str(member) for member, key in keys.items() if not store.check([key]))
                 raise LoaderError(
-                    f"rank {dist.get_rank()} has called loader.reweight() {number + 1} times, and rank(s) {missing} "
+                    f"rank {dist.get_rank()} has called loader.reweight() {index + 1} times, and rank(s) {missing} "
                     f"have not within {AGREEMENT_SECONDS:g} s: all ranks must make the same calls after the same step"
                 ) from error
             for member, key in keys.items():
-                other = store.get(key).decode()
-                if other != own:
+                peer_change = store.get(key).decode()
+                if peer_change != change:
                     raise LoaderError(
-                        f"call {number + 1} of loader.reweight() differs between ranks: on rank {dist.get_rank()} "
-                        f"{_change_as_text(own)}, on rank {member} {_change_as_text(other)}: all ranks must make the "
-                        "same calls after the same step"
+                        f"call {index + 1} of loader.reweight() differs between ranks: on rank {dist.get_rank()} "
+                        f"{_change_as_text(change)}, on rank {member} {_change_as_text(peer_change)}: "
+                        "all ranks must make the same calls after the same step"
                     )
 
     def _check_missed(self, steps: int) -> None:

@@ -158,7 +158,7 @@ def open_dataset(
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
     known = unfinished or known
-    opened = [_open_part(name, options, world, number, known) for number, name in enumerate(mixture.datasets)]
+    opened = [_open_part(name, options, world, index, known) for index, name in enumerate(mixture.datasets)]
     parts = _with_own_ids(opened)
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
@@ -226,7 +226,7 @@ def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
     """Return the order in which a dataset was packed, or is being packed, if a loader may have it."""
     source = shards.manifest.source or {}
     choice = (options.where, options.subset, options.class_weights)
-    chooses = any(one is not None for one in choice) or buckets_of(options.columns_of(0)) is not None
+    chooses = any(value is not None for value in choice) or buckets_of(options.columns_of(0)) is not None
     if chooses or not source.get("digest") or is_beginning(source):
         return None
     return PackedOrder(
@@ -278,21 +278,21 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.sig
     return shards.computed(f"buckets {buckets.sizes}", compute).arrays["bucket"]
 
 
-def _open_part(name: Dataset, options: LoadOptions, world: World, number: int, known: ShardSet | None) -> MixturePart:
+def _open_part(name: Dataset, options: LoadOptions, world: World, index: int, opened: ShardSet | None) -> MixturePart:
     """Open one dataset, if it is not open already, and check the options against it."""
-    shards = known or open_shards(name, remote=options.remote, for_training=True)
+    shards = opened or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
-    columns = options.columns_of(number)
+    columns = options.columns_of(index)
     names = tuple(name for column in columns for name in column.spec.stored_names(manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
     shards = shards.with_fields(names)
     geometries = [column.geometry for column in columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
     for view in views if options.view is None else (options.view, *views):
-        for one in views_in(view):
-            _check_view(one, shards)
-            if known is not None:
-                known.check_new(partial(_check_view, one, shards))
+        for part in views_in(view):
+            _check_view(part, shards)
+            if opened is not None:
+                opened.check_new(partial(_check_view, part, shards))
     block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(

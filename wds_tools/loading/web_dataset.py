@@ -132,9 +132,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     @property
     def source(self) -> StreamingDataset:
         """The first stage: an iterable dataset of stored samples."""
-        found = self.pipeline[0]
-        assert isinstance(found, StreamingDataset)
-        return found
+        dataset = self.pipeline[0]
+        assert isinstance(dataset, StreamingDataset)
+        return dataset
 
     def shuffle(self, size: int, **options: Any) -> Any:
         """Shuffle the samples.
@@ -220,5 +220,5 @@ def _check(is_valid: bool, name: str, alternative: str) -> None:
 
 def _warn_of_no_effect(reasons: dict[str, str | bool]) -> None:
     """Warn once of all options that have a reason why they change nothing."""
-    if found := [f"{name} ({reason})" for name, reason in reasons.items() if reason]:
-        warnings.warn(f"WebDataset: these options have no effect here: {', '.join(found)}", stacklevel=3)
+    if unused := [f"{name} ({reason})" for name, reason in reasons.items() if reason]:
+        warnings.warn(f"WebDataset: these options have no effect here: {', '.join(unused)}", stacklevel=3)

@@ -197,9 +197,9 @@ def deal(order: EpochOrder, world: World, worker: int, num_workers: int) -> Iter
     size = min(_CHUNK, max(1, samples // num_workers))
     whole = EpochPlan(order, Cursor(order.epoch, 0), world, size, "drop")
     yield whole, range(worker, len(whole), num_workers)
-    if rest := samples - len(whole) * size:
+    if remaining := samples - len(whole) * size:
         cursor = Cursor(order.epoch, len(whole) * whole.global_batch)
-        yield EpochPlan(order, cursor, world, rest, "drop"), range((worker - len(whole)) % num_workers, 1)
+        yield EpochPlan(order, cursor, world, remaining, "drop"), range((worker - len(whole)) % num_workers, 1)
 
 
 def _only_shards(every: EpochOrder, shards: list[int], banned: Sequence[int]) -> EpochOrder | None:
@@ -244,9 +244,9 @@ def _read(
     for plan, numbers in plans:
         read_ahead.begin(plan, numbers)
         try:
-            for number in numbers:
-                read_ahead.advance(number)
-                ids = plan.step(number).ids
+            for index in numbers:
+                read_ahead.advance(index)
+                ids = plan.step(index).ids
                 left_out = min(skipped, len(ids))
                 skipped -= left_out
                 for sample in _stored(reader, ids[left_out:], handler):
@@ -291,16 +291,16 @@ class FieldNames:
     def __call__(self, samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the samples with their new fields."""
         for sample in samples:
-            found = {}
+            fields = {}
             for name, value in sample.items():
                 if name.startswith("__"):
-                    found[name] = value
+                    fields[name] = value
                     continue
                 path = f"{sample['__key__']}.{name}"
                 path = self._rename(path) if self._rename else path
                 if not self._select or self._select(path):
-                    found[path.removeprefix(f"{sample['__key__']}.")] = value
-            yield found
+                    fields[path.removeprefix(f"{sample['__key__']}.")] = value
+            yield fields
 
 
 def tarfile_samples(

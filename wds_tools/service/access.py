@@ -119,17 +119,16 @@ class Gate:
     """Checks requests before a route is called.
 
     Args:
-        limits: Sizes of requests.
         host_names: Further names of the service in the header ``Host``. IP addresses and the name of the machine are
             always allowed: a page of another site can let its own name point to this machine, but not these.
         tokens: Finds tokens; None: everyone may read everything.
     """
 
     def __init__(self, limits: Limits, *, host_names: Iterable[str] = (), tokens: TokenChecker | None = None) -> None:
-        own = socket.gethostname().lower()
+        machine = socket.gethostname().lower()
         self._limits = limits
         self._is_own_host = lru_cache(maxsize=256)(self._check_host)
-        self._hosts = {"localhost", own, own.partition(".")[0], *(name.lower() for name in host_names)}
+        self._hosts = {"localhost", machine, machine.partition(".")[0], *(name.lower() for name in host_names)}
         self._tokens = tokens
 
     def check(self, request: web.Request, access: Access) -> web.Response | None:

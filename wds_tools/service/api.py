@@ -22,9 +22,6 @@ class ApiRoutes:
     """Routes for the catalogue of datasets, for reports of loaders and packers, for metrics and for probes.
 
     Args:
-        library: The datasets.
-        table: The reports.
-        metrics: The metrics.
         limits: The time in which a report has to arrive.
     """
 

@@ -74,14 +74,14 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
 
 
 def _library(options: ServeOptions, metrics: Metrics) -> Libraries:
-    found: list[ScannedLibrary] = []
+    libraries: list[ScannedLibrary] = []
     if options.roots:
-        found.append(LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc))
+        libraries.append(LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc))
     if options.upstreams:
         from wds_tools.service.upstream import UpstreamLibrary  # noqa: PLC0415 - it loads pyarrow, 60 MB
 
-        found.append(UpstreamLibrary(options.upstreams, options.remote, metrics))
-    return Libraries(found)
+        libraries.append(UpstreamLibrary(options.upstreams, options.remote, metrics))
+    return Libraries(libraries)
 
 
 def _disks(options: ServeOptions) -> list[tuple[str, Path]]:

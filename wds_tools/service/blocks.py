@@ -53,21 +53,21 @@ def _present(index: Index, name: str) -> tuple[NDArray[np.int64], ...]:
     columns = index.fields[name]
     rows = np.flatnonzero(columns.offset != ABSENT)
     offset = columns.offset[rows]
-    number = np.full(len(rows), list(index.fields).index(name), np.int64)
-    return offset, offset + columns.size[rows], columns.xxh3[rows].view(np.uint64), rows, number
+    field = np.full(len(rows), list(index.fields).index(name), np.int64)
+    return offset, offset + columns.size[rows], columns.xxh3[rows].view(np.uint64), rows, field
 
 
 def _bounds(starts: NDArray[np.int64], stops: NDArray[np.int64], shard_bytes: int) -> NDArray[np.int64]:
     """Return offsets between fields, `BLOCK_BYTES` apart where the fields allow it."""
     reached = np.maximum.accumulate(stops)[:-1] if len(stops) else stops
     cuts = starts[1:][starts[1:] >= reached]  # where one field begins, and all before it have ended
-    found = [0]
-    while shard_bytes - found[-1] > BLOCK_BYTES:
-        position = int(np.searchsorted(cuts, found[-1] + BLOCK_BYTES, side="right")) - 1
+    bounds = [0]
+    while shard_bytes - bounds[-1] > BLOCK_BYTES:
+        position = int(np.searchsorted(cuts, bounds[-1] + BLOCK_BYTES, side="right")) - 1
         cut = int(cuts[position]) if position >= 0 else 0
-        if cut <= found[-1]:  # a field that is longer than a block
+        if cut <= bounds[-1]:  # a field that is longer than a block
             cut = int(cuts[position + 1]) if position + 1 < len(cuts) else shard_bytes
-        found.append(cut if cut - found[-1] <= MAX_BLOCK_BYTES else found[-1] + BLOCK_BYTES)
-    if found[-1] < shard_bytes:
-        found.append(shard_bytes)
-    return np.array(found, np.int64)
+        bounds.append(cut if cut - bounds[-1] <= MAX_BLOCK_BYTES else bounds[-1] + BLOCK_BYTES)
+    if bounds[-1] < shard_bytes:
+        bounds.append(shard_bytes)
+    return np.array(bounds, np.int64)

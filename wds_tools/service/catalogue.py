@@ -73,9 +73,6 @@ class Catalogue:
     A dataset is named by its path below its root; a root that is a dataset, by the name of its folder. If two have the
     same name, the one of the first root is served.
 
-    Args:
-        roots: The folders.
-
     Raises:
         OptionError: A root does not exist or is not a folder.
     """
@@ -84,7 +81,7 @@ class Catalogue:
         self._roots = [_open_root(root) for root in roots]
         self._root_names = [root.resolve().name or "dataset" for root in roots]
         self._listings: dict[tuple[int, tuple[str, ...]], _Listing] = {}
-        self._found: dict[str, Located] = {}
+        self._datasets: dict[str, Located] = {}
         self._problems: dict[str, tuple[Stamp | None, str]] = {}
         self._mutex = threading.Lock()
 
@@ -98,7 +95,7 @@ class Catalogue:
     @property
     def datasets(self) -> Mapping[str, Located]:
         """The datasets of the last scan, by name, in order."""
-        return self._found
+        return self._datasets
 
     @property
     def problems(self) -> dict[str, str]:
@@ -108,17 +105,17 @@ class Catalogue:
     def scan(self) -> None:
         """Look for new, changed and removed datasets."""
         with self._mutex:
-            found: dict[str, Located] = {}
+            datasets: dict[str, Located] = {}
             problems: dict[str, tuple[Stamp | None, str]] = {}
             listings: dict[tuple[int, tuple[str, ...]], _Listing] = {}
             for root, descriptor in enumerate(self._roots):
                 for folders, folder in self._walk(root, descriptor, (), listings):
-                    self._add(root, folders, folder, found, problems)
+                    self._add(root, folders, folder, datasets, problems)
             for name in problems.keys() - self._problems.keys():
                 _log.warning("%s is not served: %s", name, problems[name][1])
             self._listings = listings
             self._problems = problems
-            self._found = dict(sorted(found.items()))
+            self._datasets = dict(sorted(datasets.items()))
 
     @contextmanager
     def folder(self, dataset: Located) -> Iterator[int]:
@@ -208,9 +205,9 @@ class Catalogue:
 
     def _list(self, root: int, descriptor: int, folders: tuple[str, ...]) -> _Listing:
         mtime_ns = os.fstat(descriptor).st_mtime_ns
-        known = self._listings.get((root, folders))
-        if known is not None and known.is_settled and known.mtime_ns == mtime_ns:
-            return known
+        previous = self._listings.get((root, folders))
+        if previous is not None and previous.is_settled and previous.mtime_ns == mtime_ns:
+            return previous
         is_settled = abs(time.time() - mtime_ns / 1e9) > _SETTLED_SECONDS
         below, has_manifest = [], False
         with os.scandir(descriptor) as entries:
@@ -226,28 +223,28 @@ class Catalogue:
         root: int,
         folders: tuple[str, ...],
         folder: int,
-        found: dict[str, Located],
+        datasets: dict[str, Located],
         problems: dict[str, tuple[Stamp | None, str]],
     ) -> None:
         name = "/".join(folders) or self._root_names[root]
         if not name.isprintable():
             problems[printable(name).encode("ascii", "backslashreplace").decode()] = (None, "its name is not printable")
             return
-        if name in found:
+        if name in datasets:
             problems[f"{name} (root {root + 1})"] = None, "another root has a dataset of the same name: rename one"
             return
         stamp = None
         try:
             stamp = _stamp(os.stat(MANIFEST_NAME, dir_fd=folder, follow_symlinks=False))
-            known, failed = self._found.get(name), self._problems.get(name)
-            if known is not None and (known.stamp, known.root) == (stamp, root):
-                found[name] = known
+            previous, failed = self._datasets.get(name), self._problems.get(name)
+            if previous is not None and (previous.stamp, previous.root) == (stamp, root):
+                datasets[name] = previous
             elif failed is not None and failed[0] == stamp:
                 problems[name] = failed
             else:
                 data, stamp = _read_manifest(folder)
                 summary = summary_of(name, data, from_json(data))
-                found[name] = Located(summary, root, folders, stamp)
+                datasets[name] = Located(summary, root, folders, stamp)
         except (OSError, ManifestError) as error:
             problems[name] = stamp, _reason(error)
 
@@ -279,11 +276,11 @@ def _reason(error: Exception) -> str:
 
 def files_of(data: bytes, manifest: Manifest) -> dict[str, StoredFile]:
     """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists."""
-    found = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), xxhash.xxh3_128_hexdigest(data))}
+    files = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), xxhash.xxh3_128_hexdigest(data))}
     for shard in manifest.shards:
-        found[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
-        found[shard.index] = StoredFile(shard.index, shard.index_bytes, shard.index_xxh3)
-    return found
+        files[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
+        files[shard.index] = StoredFile(shard.index, shard.index_bytes, shard.index_xxh3)
+    return files
 
 
 def summary_of(name: str, data: bytes, manifest: Manifest) -> Summary:

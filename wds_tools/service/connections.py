@@ -41,7 +41,7 @@ class ConnectionTable:
 
     def add(self, connection: Connection) -> bool:
         """Add a connection; return False if there are too many, none of which is idle."""
-        same = [other for other in self._open if other.address == connection.address]
+        same = [peer for peer in self._open if peer.address == connection.address]
         if len(same) >= self.limits.connections_per_address and not self._drop_idle(same):
             return False
         if len(self._open) >= self.limits.connections and not self._drop_idle(self._open):

@@ -143,9 +143,9 @@ def names_of(raw_path: str, *, parts: int = 1) -> Target | None:
         names = [unquote(part, errors="strict") for part in raw_path.split("/")]
     except UnicodeDecodeError:
         return None
-    folders, rest = names[: len(names) - parts], names[len(names) - parts :]
+    folders, last = names[: len(names) - parts], names[len(names) - parts :]
     if not folders or any(name in ("", ".", "..") for name in folders):
         return None
     if not "".join(names).isprintable() or any("/" in name for name in names):
         return None
-    return Target("/".join(folders), "/".join(rest))
+    return Target("/".join(folders), "/".join(last))

@@ -34,7 +34,6 @@ class DataRoutes:
     """Routes for files, and for the list of the files of a dataset.
 
     Args:
-        library: The datasets.
         limits: The minimum speed of clients.
         metrics: Where bytes are counted.
     """
@@ -74,23 +73,23 @@ class DataRoutes:
         conditions: dict[str, str] = {
             key: ", ".join(request.headers.getall(key)) for key in _CONDITIONS if key in request.headers
         }
-        found = range_response(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
+        answer = range_response(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
         headers = {"ETag": etag, "Accept-Ranges": "bytes"}
-        if found.status == 304:
+        if answer.status == 304:
             return web.Response(status=304, headers=headers)
-        if found.status == 412:
+        if answer.status == 412:
             return error_response(412, "the file has a different ETag: it was replaced", headers)
-        if found.status == 416:
+        if answer.status == 416:
             headers["Content-Range"] = f"bytes */{content.size}"
             return error_response(416, f"the range begins beyond the end: the file has {content.size:,} bytes", headers)
-        if found.status == 206:
-            headers["Content-Range"] = f"bytes {found.start}-{found.stop - 1}/{content.size}"
-        headers["Content-Length"] = str(found.stop - found.start)
+        if answer.status == 206:
+            headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{content.size}"
+        headers["Content-Length"] = str(answer.stop - answer.start)
         headers["Content-Type"] = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         headers["Content-Disposition"] = "attachment"
-        response = FileResponse(found.status, headers)
+        response = FileResponse(answer.status, headers)
         if request.method == "GET":
-            await self._send_body(request, response, content, found.start, found.stop)
+            await self._send_body(request, response, content, answer.start, answer.stop)
         return response
 
     async def _send_body(

@@ -214,15 +214,15 @@ class RunHistory:
     def find(self, run_id: str, owner: str | None = None) -> PastRun | None:
         """Return the run with an id, or None if there is none that ``owner`` may see; raises as `runs` does."""
         rows = self._read(f"SELECT {_RUN_COLUMNS}, owner FROM runs WHERE id = ?", (run_id,))  # noqa: S608
-        found = [_past(row[:-1]) for row in rows if owner is None or row[-1] == owner]
-        return found[0] if found else None
+        runs = [_past(row[:-1]) for row in rows if owner is None or row[-1] == owner]
+        return runs[0] if runs else None
 
     def points(self, run: PastRun) -> list[Point]:
         """Return the points of a run in order of time; raises as `runs` does."""
         query = """SELECT time, epoch, step, images_per_second, wait_share, waits, device_wait, errors FROM points
             WHERE run = (SELECT number FROM runs WHERE id = ?) ORDER BY time"""
-        found = map(Point._make, self._read(query, (run.id,)))
-        return [point._replace(waits=json.loads(str(point.waits))) for point in found]
+        rows = map(Point._make, self._read(query, (run.id,)))
+        return [point._replace(waits=json.loads(str(point.waits))) for point in rows]
 
     def events(self, run: PastRun) -> list[Event]:
         """Return the events of a run in order of time; raises as `runs` does."""
@@ -320,27 +320,27 @@ def _past(row: tuple[Any, ...]) -> PastRun:
 def _store(database: sqlite3.Connection, run_id: str, group: list[Report], now: float) -> None:
     """Store the last reports of the ranks of a run."""
     run, seen = summary(group, now), max(report.received for report in group)
-    known = database.execute("SELECT number, seen, status FROM runs WHERE id = ?", (run_id,)).fetchone()
-    if known and known[1:] == (seen, run["status"]):
+    stored = database.execute("SELECT number, seen, status FROM runs WHERE id = ?", (run_id,)).fetchone()
+    if stored and stored[1:] == (seen, run["status"]):
         return
     first = min(group, key=lambda report: report.values["rank"])
     errors = sum(report.values["errors"] for report in group)
     position = (run["epoch"], run["step"])
     changing = (run["world_size"], seen, run["status"], *position, run["steps"], errors)
-    if known:
-        number = known[0]
-        database.execute(f"UPDATE runs SET {' = ?, '.join(_CHANGING)} = ? WHERE number = ?", (*changing, number))  # noqa: S608
+    if stored:
+        row_id = stored[0]
+        database.execute(f"UPDATE runs SET {' = ?, '.join(_CHANGING)} = ? WHERE number = ?", (*changing, row_id))  # noqa: S608
     else:
         fixed = (run_id, run["run"], run["dataset"], first.values["loader"], first.values["host"], seen, first.owner)
         columns = (*_FIXED, *_CHANGING)
         query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-        number = database.execute(query, (*fixed, *changing)).lastrowid
-    _store_events(database, number, first, run["status"], seen, position)
+        row_id = database.execute(query, (*fixed, *changing)).lastrowid
+    _store_events(database, row_id, first, run["status"], seen, position)
     alive = [report.values for report in group if report.status(now) == "running"]
     if alive:
         waits = {cause: round(_mean(values["waits"][cause] for values in alive), 4) for cause in CAUSES}
         point = (
-            *(number, int(seen) // POINT_SECONDS * POINT_SECONDS, *position, run["images_per_second"]),
+            *(row_id, int(seen) // POINT_SECONDS * POINT_SECONDS, *position, run["images_per_second"]),
             _mean(values["wait_share"] for values in alive),
             json.dumps({cause: share for cause, share in waits.items() if share}),
             *(_mean(values["device_wait"] for values in alive), errors),
@@ -349,15 +349,15 @@ def _store(database: sqlite3.Connection, run_id: str, group: list[Report], now: 
 
 
 def _store_events(
-    database: sqlite3.Connection, number: int, first: Report, status: str, seen: float, position: tuple[int, int]
+    database: sqlite3.Connection, row_id: int, first: Report, status: str, seen: float, position: tuple[int, int]
 ) -> None:
     """Store the events that the first rank has reported, and the end of the run."""
     events = [
-        (number, *(event[name] for name in ("time", "name", "epoch", "step"))) for event in first.values["events"]
+        (row_id, *(event[name] for name in ("time", "name", "epoch", "step"))) for event in first.values["events"]
     ]
     if status != "running":
-        events.append((number, seen, status, *position))
-    (count,) = database.execute("SELECT COUNT(*) FROM events WHERE run = ?", (number,)).fetchone()
+        events.append((row_id, seen, status, *position))
+    (count,) = database.execute("SELECT COUNT(*) FROM events WHERE run = ?", (row_id,)).fetchone()
     database.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", events[: max(0, _MAX_EVENTS - count)])
 
 

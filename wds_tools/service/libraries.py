@@ -29,8 +29,8 @@ class Libraries:
 
     def summaries(self) -> list[Summary]:
         """Return all datasets, sorted by name."""
-        found = {summary.name: summary for library in reversed(self._libraries) for summary in library.summaries()}
-        return [found[name] for name in sorted(found)]
+        by_name = {summary.name: summary for library in reversed(self._libraries) for summary in library.summaries()}
+        return [by_name[name] for name in sorted(by_name)]
 
     def problems(self) -> dict[str, str]:
         """Return the names of datasets with errors, and the error of each."""
@@ -38,7 +38,7 @@ class Libraries:
 
     def find(self, dataset: str) -> Summary | None:
         """Return a dataset by its name."""
-        return next((found for library in self._libraries if (found := library.find(dataset))), None)
+        return next((summary for library in self._libraries if (summary := library.find(dataset))), None)
 
     async def files(self, dataset: str) -> Mapping[str, int]:
         """Return the names and lengths of the files of a dataset."""

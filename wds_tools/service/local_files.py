@@ -100,21 +100,21 @@ class LocalLibrary:
         if located is None:
             return None
         key = (dataset, located.summary.version, name)
-        known = self._open.pop(key, None)
-        if known is None:
+        content = self._open.pop(key, None)
+        if content is None:
             try:
-                known = await self._open_file(located, name)
+                content = await self._open_file(located, name)
             except DamagedFileError:
                 await self.scan()  # the dataset may have been packed again since the last scan
                 located = self._catalogue.datasets.get(dataset)
-                known = await self._open_file(located, name) if located else None
-            if known is None or located is None:
+                content = await self._open_file(located, name) if located else None
+            if content is None or located is None:
                 return None
             key = (dataset, located.summary.version, name)
-        self._open[key] = known
+        self._open[key] = content
         if len(self._open) > MAX_OPEN_FILES:
             del self._open[next(iter(self._open))]
-        return known
+        return content
 
     def close(self) -> None:
         """Close all files."""
@@ -124,14 +124,14 @@ class LocalLibrary:
 
     def _outdated(self, opened: Mapping[tuple[str, str, str], LocalContent]) -> list[tuple[str, str, str]]:
         """Return the open files whose dataset has changed, and those that were removed, replaced or truncated."""
-        found = []
+        outdated = []
         for key, content in opened.items():
             located = self._catalogue.datasets.get(key[0])
             status = os.fstat(content.file.fileno())
             is_current = located is not None and located.summary.version == key[1] and status.st_size == content.size
             if located is None or not is_current or not self._catalogue.has_file(located, key[2], status):
-                found.append(key)
-        return found
+                outdated.append(key)
+        return outdated
 
     async def _table(self, located: Located) -> dict[str, StoredFile]:
         key = (located.summary.name, located.summary.version)

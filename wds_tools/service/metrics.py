@@ -59,13 +59,7 @@ class Metrics:
         self.problems = gauge("dataset_problems", "Datasets that are not served because of an error.", "livemax")
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request.
-
-        Args:
-            route: Name of the route; not a part of the URL.
-            status: HTTP status.
-            seconds: Duration.
-        """
+        """Count a request by the name of its route, which is not a part of the URL."""
         series = self._series.get((route, status))
         if series is None:
             counter = self.requests.labels(route, str(status) if status in _STATUSES else "other")

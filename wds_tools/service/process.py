@@ -61,8 +61,8 @@ async def run(
     loop, metrics = asyncio.get_running_loop(), Metrics()
     stop = asyncio.Event()
     if threading.current_thread() is threading.main_thread():  # another thread cannot handle signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, stop.set)
     if parent is not None:
         loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
     app = application(options, metrics)

@@ -47,14 +47,14 @@ def range_response(headers: Mapping[str, str], *, size: int, etag: str, is_get: 
         return RangeResponse(412)
     if if_none_match is not None and _matches(if_none_match, etag, weak=True):
         return RangeResponse(304)
-    wanted = headers.get("Range")
-    if wanted is None or not is_get or headers.get("If-Range", etag).strip() != etag:
+    requested = headers.get("Range")
+    if requested is None or not is_get or headers.get("If-Range", etag).strip() != etag:
         return RangeResponse(200, 0, size)
-    return _range_of(wanted, size)
+    return _range_of(requested, size)
 
 
-def _range_of(wanted: str, size: int) -> RangeResponse:
-    match = _ONE_RANGE.fullmatch(wanted.strip())
+def _range_of(requested: str, size: int) -> RangeResponse:
+    match = _ONE_RANGE.fullmatch(requested.strip())
     if match is None:
         return RangeResponse(200, 0, size)
     first, last, suffix = match.groups()

@@ -182,11 +182,11 @@ class ReportTable:
         if self._folder is None or time.monotonic() < self._read_at + _READ_SECONDS:
             return
         self._read_at = time.monotonic()
-        found = {}
+        reports = {}
         for path in self._folder.glob("[0-9a-f]*"):
             with suppress(OSError, ValueError):
-                found[path.name] = Report(*json.loads(path.read_text()))
-        self._reports = found
+                reports[path.name] = Report(*json.loads(path.read_text()))
+        self._reports = reports
 
 
 def run_groups(reports: Iterable[Report]) -> dict[str, list[Report]]:

@@ -38,7 +38,6 @@ class FileResponse(web.StreamResponse):
     """A response with bytes of files. It writes its head itself, which takes a third of aiohttp's time.
 
     Args:
-        status: HTTP status.
         headers: Its headers; the headers of every response are added.
     """
 
@@ -69,10 +68,6 @@ class FileResponse(web.StreamResponse):
         """Send head and body as far as the socket accepts them now; return whether that is all.
 
         Most ranges fit into the buffer of the socket. `send` sends the rest, whose start `sent_bytes` is.
-
-        Args:
-            request: The request.
-            piece: The body.
 
         Raises:
             OSError: The client has disconnected, or the file cannot be read. The head may have been sent.

@@ -80,12 +80,12 @@ def _stop_signals() -> Iterator[Connection]:
             writer.send_bytes(b"stop")
 
     with reader, writer:
-        handlers = {number: signal.signal(number, handle) for number in _STOP_SIGNALS}
+        handlers = {signal_number: signal.signal(signal_number, handle) for signal_number in _STOP_SIGNALS}
         try:
             yield reader
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+            for signal_number, handler in handlers.items():
+                signal.signal(signal_number, handler)
 
 
 def _are_started(processes: list[_Process], stop: Connection, on_start: Callable[[Started], object]) -> bool:

@@ -110,12 +110,12 @@ def revoke_token(path: Path, token_id: str) -> Token:
     """
     with _locked(path):
         tokens = read_tokens(path)
-        found = [token for token in tokens if token.id == token_id]
-        if not found:
-            known = ", ".join(token.id for token in tokens) or "no tokens"
-            raise OptionError(f"{path} has no token with the id {token_id!r}; it has {known}")
+        matches = [token for token in tokens if token.id == token_id]
+        if not matches:
+            ids = ", ".join(token.id for token in tokens) or "no tokens"
+            raise OptionError(f"{path} has no token with the id {token_id!r}; it has {ids}")
         _write(path, [token for token in tokens if token.id != token_id])
-    return found[0]
+    return matches[0]
 
 
 def read_tokens(path: Path) -> list[Token]:
@@ -162,7 +162,6 @@ class TokenChecker:
     """Finds the token of a request. The file is read again when it has changed; if that fails, no token is valid.
 
     Args:
-        path: The token file.
         clock: Returns the time in seconds since 1970.
         timer: Returns the time of a clock that does not go back, in seconds.
 
@@ -186,11 +185,11 @@ class TokenChecker:
         if len(secret) > _MAX_TOKEN_LENGTH:
             return None
         digest = _sha256(secret)
-        found = None
+        match = None
         for token in self._tokens:  # all of them, so that the time does not depend on which one it is
             if hmac.compare_digest(token.sha256, digest):
-                found = token
-        return None if found is None or found.is_expired(self._clock()) else found
+                match = token
+        return None if match is None or match.is_expired(self._clock()) else match
 
     def _reload(self) -> None:
         now = self._timer()

@@ -74,8 +74,8 @@ class UpstreamLibrary:
 
     def summaries(self) -> list[Summary]:
         """Return the datasets whose manifests are known."""
-        known = [dataset.summary for dataset in self._datasets.values() if dataset.summary]
-        return sorted(known, key=lambda summary: summary.name)
+        available = [dataset.summary for dataset in self._datasets.values() if dataset.summary]
+        return sorted(available, key=lambda summary: summary.name)
 
     def problems(self) -> dict[str, str]:
         """Return the datasets whose manifests could not be read."""
@@ -83,8 +83,8 @@ class UpstreamLibrary:
 
     def find(self, dataset: str) -> Summary | None:
         """Return a dataset by its name."""
-        found = self._datasets.get(dataset)
-        return found.summary if found else None
+        upstream = self._datasets.get(dataset)
+        return upstream.summary if upstream else None
 
     async def scan(self) -> None:
         """Read the manifests again that were last read more than `REFRESH_SECONDS` ago."""
@@ -93,14 +93,14 @@ class UpstreamLibrary:
 
     async def files(self, dataset: str) -> Mapping[str, int]:
         """Return the names and lengths of the files of a dataset."""
-        found = self._datasets.get(dataset)
-        return {name: file.bytes for name, file in found.files.items()} if found else {}
+        upstream = self._datasets.get(dataset)
+        return {name: file.bytes for name, file in upstream.files.items()} if upstream else {}
 
     async def open(self, dataset: str, name: str) -> Content | None:
         """Return a file of a dataset."""
-        found = self._datasets.get(dataset)
-        file = found.files.get(name) if found else None
-        return _UpstreamContent(found, file) if found and file else None
+        upstream = self._datasets.get(dataset)
+        file = upstream.files.get(name) if upstream else None
+        return _UpstreamContent(upstream, file) if upstream and file else None
 
     def close(self) -> None:
         """End all requests."""
@@ -164,9 +164,9 @@ class _Upstream:
 
     async def shard_blocks(self, file: StoredFile) -> ShardBlocks | None:
         """Return the blocks of a shard; None for an index."""
-        known = self._shards.get(file.checksum)
-        if known is not None:
-            return known
+        cached = self._shards.get(file.checksum)
+        if cached is not None:
+            return cached
         assert self._manifest is not None
         entry = next((shard for shard in self._manifest.shards if shard.xxh3 == file.checksum), None)
         if entry is None or entry.name != file.name:
@@ -204,9 +204,9 @@ class _Upstream:
         """Return a block from the cache, or fetch it. Called in a thread."""
         try:
             while True:
-                if (found := self._cached(block)) is not None:
+                if (cached := self._cached(block)) is not None:
                     self.metrics.cache_hits.inc()
-                    return found
+                    return cached
                 with self._cache.claim(block.key, wait=False) as is_claimed:
                     if is_claimed:  # another process may have stored it just before
                         return self._cached(block) or self._fetch_verified(block, damage)
@@ -229,8 +229,8 @@ class _Upstream:
             if reason := damage(data):
                 self.client.forget_versions()
                 raise DamagedFileError(f"{reason}: it is damaged at the upstream")
-        if self._cache.put(block.key, data) and (found := self._cached(block)) is not None:
-            return found
+        if self._cache.put(block.key, data) and (cached := self._cached(block)) is not None:
+            return cached
         return data
 
     def _cached(self, block: Block) -> OpenFile | None:
@@ -262,11 +262,11 @@ class _UpstreamContent:
             return
         if start >= stop:
             return
-        wanted = await self._blocks(start, stop)
+        blocks = await self._blocks(start, stop)
         tasks: list[asyncio.Task[OpenFile | memoryview]] = []
         try:
-            for index, (block, _) in enumerate(wanted):
-                for next_block, damage in wanted[len(tasks) : index + 1 + _BLOCKS_AHEAD]:
+            for index, (block, _) in enumerate(blocks):
+                for next_block, damage in blocks[len(tasks) : index + 1 + _BLOCKS_AHEAD]:
                     tasks.append(asyncio.ensure_future(self._upstream.block(next_block, damage)))
                 data = await tasks[index]
                 first, last = max(start, block.start) - block.start, min(stop, block.stop) - block.start

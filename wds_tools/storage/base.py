@@ -164,8 +164,8 @@ class Store(Protocol):
 
 def too_large(path: str, length: int | None = None) -> ManifestError:
     """Return the error for a manifest or an index of more than `MAX_FILE_BYTES`."""
-    found = f"{length:,} bytes" if length is not None else "more bytes than allowed"
+    size = f"{length:,} bytes" if length is not None else "more bytes than allowed"
     return ManifestError(
-        f"{path} has {found}; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
+        f"{path} has {size}; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
         "it was damaged or replaced; copy it again"
     )

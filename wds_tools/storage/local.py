@@ -94,9 +94,9 @@ class OpenMaps:
         with self._lock:
             while self._freed:
                 self._remove(self._freed.pop())
-            found = self._kept.get((owner, key))
-            if found is not None:
-                return found
+            opened = self._kept.get((owner, key))
+            if opened is not None:
+                return opened
             self._kept.max_items = self.most
             if len(self._open) >= self.most:
                 self._kept.evict(len(self._open) - self.most + 1)
@@ -105,16 +105,16 @@ class OpenMaps:
             if len(self._open) >= self.most:
                 return None
             try:
-                found = open_map()
+                opened = open_map()
             except OSError as error:
                 if not is_short(error):
                     raise
                 self._kept.clear()
-                found = open_map()
-            if found is not None:
-                self._open.add(found)
-                self._kept.put((owner, key), found)
-            return found
+                opened = open_map()
+            if opened is not None:
+                self._open.add(opened)
+                self._kept.put((owner, key), opened)
+            return opened
 
     def drop(self, owner: object, key: Hashable = None) -> None:
         """Drop one map of an owner; all of them without a key."""
@@ -141,8 +141,8 @@ class OpenMaps:
             self._freed.append(owner)
 
     def _remove(self, owner: object) -> None:
-        for one in [one for one in self._kept if one[0] is owner]:
-            self._kept.pop(one)
+        for entry in [entry for entry in self._kept if entry[0] is owner]:
+            self._kept.pop(entry)
 
 
 maps = OpenMaps()

@@ -45,7 +45,7 @@ def expand_pattern(pattern: str) -> list[str]:
     """
     if not has_pattern(pattern) or (_URL.match(pattern) is None and os.path.lexists(pattern)):
         return [pattern]
-    names = [found for name in _expand_braces(pattern) for found in _expand_glob(name)]
+    names = [match for name in _expand_braces(pattern) for match in _expand_glob(name)]
     if not names:
         raise NotADatasetError(f"pattern {pattern!r} matches no file; check the path, and quote it in the shell")
     return names
@@ -87,7 +87,7 @@ def _count(pattern: str, depth: int) -> int:
 
 def _count_group(group: str, depth: int) -> int:
     if match := _INT_RANGE.match(group):
-        start, stop, step = (int(number or "1") for number in match.groups())
+        start, stop, step = (int(text or "1") for text in match.groups())
         return abs(stop - start) // max(1, step) + 1
     if _CHAR_RANGE.match(group):
         return 60  # upper bound: there are 58 characters from A to z
@@ -120,11 +120,11 @@ def _split_commas(group: str) -> list[str]:
 
 def _unescaped(text: str) -> list[tuple[int, str]]:
     """Return (position, character) of each character, without backslashes and the characters after them."""
-    found, position = [], 0
+    characters, position = [], 0
     while position < len(text):
         if text[position] == "\\":
             position += 1
         else:
-            found.append((position, text[position]))
+            characters.append((position, text[position]))
         position += 1
-    return found
+    return characters

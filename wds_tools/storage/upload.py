@@ -37,8 +37,8 @@ def _settings(scheme: str) -> dict[str, int]:
     """Return the settings that the installed file system supports; old versions upload part by part."""
     if scheme not in _SETTINGS:
         return {}
-    known = inspect.signature(fsspec.get_filesystem_class(scheme).__init__).parameters
-    return {name: value for name, value in _SETTINGS[scheme].items() if name in known}
+    supported = inspect.signature(fsspec.get_filesystem_class(scheme).__init__).parameters
+    return {name: value for name, value in _SETTINGS[scheme].items() if name in supported}
 
 
 class StopUploadError(Exception):
@@ -120,16 +120,16 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read_all(self, folder: str, wanted: Container[str]) -> dict[str, bytes]:
-        """Return name to content of the wanted objects of a subfolder, read in parallel if the file system can."""
-        names = [name for name in self.sizes(folder) if name in wanted]
+    def read_all(self, folder: str, requested: Container[str]) -> dict[str, bytes]:
+        """Return name to content of the requested objects of a subfolder, read in parallel if the file system can."""
+        names = [name for name in self.sizes(folder) if name in requested]
         if not names:
             return {}
         root = self._path(folder)
-        found = self._request(
+        contents = self._request(
             folder, lambda path: self._system.cat([f"{path}/{name}" for name in names], on_error="omit"), verb="read"
         )
-        return {path.removeprefix(root).lstrip("/").rpartition("/")[2]: bytes(data) for path, data in found.items()}
+        return {path.removeprefix(root).lstrip("/").rpartition("/")[2]: bytes(data) for path, data in contents.items()}
 
     def put(self, path: Path, name: str, *, advance: Callable[[int], None] | None = None) -> None:
         """Upload a file, and check the length of the object.

@@ -127,17 +127,17 @@ class ReusedMemory:
 
     def _take(self, size: int) -> NDArray[np.uint8] | None:
         """Return a free block for a tensor, at most twice as large, or None. Drop blocks above the limits."""
-        found = None
+        match = None
         with contextlib.suppress(IndexError):  # another thread took the last one
             for _ in range(len(self._free)):
                 block = self._free.pop(0)
-                if found is None and size <= block.nbytes <= 2 * size:
-                    found = block
+                if match is None and size <= block.nbytes <= 2 * size:
+                    match = block
                 else:
                     self._free.append(block)
             while len(self._free) > MAX_FREE_BLOCKS or self._free_bytes() > MAX_FREE_BYTES:
                 self._free.pop(0)
-        return found
+        return match
 
     def _free_bytes(self) -> int:
         return sum(block.nbytes for block in self._free.copy())

@@ -170,12 +170,12 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
 
 def transfer(function: Any, fd: int, views: Sequence[memoryview]) -> None:
     """Write to views, or read them, completely."""
-    rest = list(views)
-    while rest:
-        count = function(fd, rest[:_MAX_VIEWS])
+    remaining = list(views)
+    while remaining:
+        count = function(fd, remaining[:_MAX_VIEWS])
         if not count:
             raise EOFError
-        while rest and count >= len(rest[0]):
-            count -= len(rest.pop(0))
+        while remaining and count >= len(remaining[0]):
+            count -= len(remaining.pop(0))
         if count:
-            rest[0] = rest[0][count:]
+            remaining[0] = remaining[0][count:]

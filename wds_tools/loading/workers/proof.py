@@ -49,9 +49,9 @@ def connect_and_prove(address: tuple[str, int], token: bytes) -> socket.socket:
     """Connect to the host of a run, and let both ends prove that they know the token."""
     connection = socket.create_connection(address, timeout=SECONDS)
     try:
-        challenge, own = receive_exactly(connection, _CHALLENGE_BYTES), secrets.token_bytes(_CHALLENGE_BYTES)
-        both = challenge + own
-        connection.sendall(own + _digest(token, b"worker", both))
+        challenge, nonce = receive_exactly(connection, _CHALLENGE_BYTES), secrets.token_bytes(_CHALLENGE_BYTES)
+        both = challenge + nonce
+        connection.sendall(nonce + _digest(token, b"worker", both))
         if not hmac.compare_digest(receive_exactly(connection, _DIGEST_BYTES), _digest(token, b"host", both)):
             raise ProofFailedError
         connection.settimeout(None)

@@ -14,7 +14,6 @@ class RayWorkers:
     They send batches over TCP to this process, which needs fewer cores then. See docs/clusters.md for when it pays.
 
     Args:
-        count: Number of workers.
         num_cpus: CPUs that Ray reserves for a worker. A worker uses one core, except for what ``transform=`` starts.
 
     Raises:

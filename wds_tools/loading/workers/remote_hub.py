@@ -142,9 +142,9 @@ class Hub:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._waker, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        for one in (self._listener, self._woken):
-            one.setblocking(False)
-            self._selector.register(one, selectors.EVENT_READ)
+        for endpoint in (self._listener, self._woken):
+            endpoint.setblocking(False)
+            self._selector.register(endpoint, selectors.EVENT_READ)
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="wds-tools-remote-workers", daemon=True)
 
@@ -180,9 +180,9 @@ class Hub:
         with self.condition:
             for peer in self._peers:
                 with contextlib.suppress(OSError):  # it is closed already
-                    peer.connection.shutdown(socket.SHUT_RDWR)  # also if a fork of this process has it open
-            for one in (self._listener, self._waker, self._woken, *(peer.connection for peer in self._peers)):
-                one.close()
+                    peer.connection.shutdown(socket.SHUT_RDWR)  # even if a fork of this process has it open
+            for endpoint in (self._listener, self._waker, self._woken, *(peer.connection for peer in self._peers)):
+                endpoint.close()
             self._selector.close()
             self._peers.clear()
             self.workers.clear()
@@ -306,15 +306,15 @@ class Hub:
 
         A worker without tasks takes any task, so that no task waits for a slow machine.
         """
-        nodes = sorted({one.worker.node for one in self.workers if one.worker})
+        nodes = sorted({peer.worker.node for peer in self.workers if peer.worker})
         for takes_any in (False, True):
             for task_id in list(self.pending):
                 share = self._runner.share(self._tasks[task_id])
                 home = None if share is None or not nodes else nodes[int(share * len(nodes))]
-                workers = [one for one in self.workers if home is None or (one.worker and one.worker.node == home)]
+                workers = [peer for peer in self.workers if home is None or (peer.worker and peer.worker.node == home)]
                 if takes_any:
-                    workers = [one for one in self.workers if not one.tasks]
-                worker = min(workers, key=lambda one: len(one.tasks), default=None)
+                    workers = [peer for peer in self.workers if not peer.tasks]
+                worker = min(workers, key=lambda peer: len(peer.tasks), default=None)
                 if worker is not None and len(worker.tasks) < self._tasks_per_worker:
                     self._give(task_id, worker)
 
@@ -335,9 +335,9 @@ class Hub:
             self._disconnect(peer, str(error))
             return
         if peer in self._peers:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
-            if self._selector.get_key(peer.connection).events != wanted:
-                self._selector.modify(peer.connection, wanted, peer)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
+            if self._selector.get_key(peer.connection).events != events:
+                self._selector.modify(peer.connection, events, peer)
 
     def _disconnect(self, peer: Peer, why: str) -> None:
         """End a connection; the tasks of its worker are given to others, first of all."""

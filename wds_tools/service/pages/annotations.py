@@ -42,12 +42,12 @@ def objects_of(data: bytes, *, width: int, height: int) -> dict[str, Any]:
         RecursionError: It is nested too deeply.
     """
     value = json.loads(data)
-    found: list[Any] = _list(value.get("objects")) if isinstance(value, dict) else []
+    items: list[Any] = _list(value.get("objects")) if isinstance(value, dict) else []
     kept: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     unusable = run_lengths = 0
     numbers = MAX_NUMBERS
-    for item in found[:_MAX_READ]:
+    for item in items[:_MAX_READ]:
         if not isinstance(item, dict):
             unusable += 1
             continue
@@ -65,9 +65,9 @@ def objects_of(data: bytes, *, width: int, height: int) -> dict[str, Any]:
         kept.append({"category": category, **shape})
     stated = [value.get("width"), value.get("height")] if isinstance(value, dict) else []
     return {
-        "count": len(found),
+        "count": len(items),
         "unusable": unusable,
-        "left_out": len(found) - unusable - len(kept),
+        "left_out": len(items) - unusable - len(kept),
         "run_lengths": run_lengths,
         "classes": classes.most_common(),
         "stated": stated if all(type(side) is int and 0 < side < 10**6 for side in stated) else [],
@@ -86,9 +86,9 @@ def caption_of(data: bytes) -> str:
         RecursionError: It is nested too deeply.
     """
     value = json.loads(data)
-    found = [value.get(name) for name in ("captions", "caption", "text")] if isinstance(value, dict) else []
-    texts = (one[0] if isinstance(one, list) and one else one for one in found)
-    return next((one[:_MAX_CAPTION] for one in texts if isinstance(one, str)), "")
+    values = [value.get(name) for name in ("captions", "caption", "text")] if isinstance(value, dict) else []
+    texts = (value[0] if isinstance(value, list) and value else value for value in values)
+    return next((text[:_MAX_CAPTION] for text in texts if isinstance(text, str)), "")
 
 
 def _shape(item: dict[str, Any], width: int, height: int) -> dict[str, Any] | None:
@@ -96,8 +96,8 @@ def _shape(item: dict[str, Any], width: int, height: int) -> dict[str, Any] | No
     box = _positions(item.get("box"), width, height, 4)
     if box and not (len(box) == 4 and box[0] <= box[2] and box[1] <= box[3]):
         box = []
-    outlines = [_positions(one, width, height) for one in _list(item.get("polygons"))[:_MAX_OUTLINES]]
-    outlines = [_thinned(one) for one in outlines if one and len(one) % 2 == 0]
+    outlines = [_positions(outline, width, height) for outline in _list(item.get("polygons"))[:_MAX_OUTLINES]]
+    outlines = [_thinned(outline) for outline in outlines if outline and len(outline) % 2 == 0]
     points = list(_points(_list(item.get("keypoints"))[:_MAX_POINTS], width, height))
     if not box and not outlines and not any(points):
         return None
@@ -118,12 +118,12 @@ def _positions(values: Any, width: int, height: int, most: int = 1 << 20) -> lis
     if len(numbers) > most or not all(map(_is_finite, numbers)):
         return []
     ends = (width, height)
-    return [round(min(max(float(one), -ends[i % 2]), 2 * ends[i % 2]), 2) for i, one in enumerate(numbers)]
+    return [round(min(max(float(value), -ends[i % 2]), 2 * ends[i % 2]), 2) for i, value in enumerate(numbers)]
 
 
 def _thinned(outline: list[float]) -> list[float]:
     step = math.ceil(len(outline) / 2 / _MAX_OUTLINE)
-    return [one for i in range(0, len(outline), 2 * step) for one in outline[i : i + 2]]
+    return [value for i in range(0, len(outline), 2 * step) for value in outline[i : i + 2]]
 
 
 def _category(value: Any) -> int | None:

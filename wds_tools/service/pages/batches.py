@@ -80,30 +80,30 @@ class Wanted:
             samples: Samples of the dataset: the most for a batch whose size is not stated.
         """
         default: dict[str, Any] = {"batch": max(1, min(ROWS, samples))}
-        found = dict(default)
+        values = dict(default)
         for name, (least, most) in _NUMBERS.items():
             text = query.get(name, "").strip()
             if not text:
                 continue
             if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
                 return cls(**default), f"{name}={text[:40]!r}; allowed are whole numbers from {least:,} to {most:,}"
-            found[name] = int(text)
+            values[name] = int(text)
         for name in ("shuffle", "view", "description"):
             if text := query.get(name, "").strip():
-                found[name] = text[: MAX_DESCRIPTION + 1]
-        return cls(**found), ""
+                values[name] = text[: MAX_DESCRIPTION + 1]
+        return cls(**values), ""
 
     def url(self, dataset: str, **changes: Any) -> str:
         """Return the URL of the tab with some values changed."""
         return f"/datasets/{quote(dataset)}?{urlencode({'tab': 'batches', **replace(self, **changes).values()})}"
 
-    def image_url(self, dataset: str, number: int) -> str:
+    def image_url(self, dataset: str, index: int) -> str:
         """Return the URL of an image, by its number on the page."""
-        return f"/batches/{quote(dataset)}/{number}?{urlencode(self.values())}"
+        return f"/batches/{quote(dataset)}/{index}?{urlencode(self.values())}"
 
     def values(self) -> dict[str, str | int]:
         """Return the values that are not the defaults."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return {name: value for name, value in given.items() if value != getattr(_DEFAULT, name)}
 
 
@@ -139,11 +139,7 @@ class Batch:
 
 
 class Batches:
-    """Asks a helper process what loaders see, one question at a time.
-
-    Args:
-        browser: Reads files.
-    """
+    """Asks a helper process what loaders see, one question at a time."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -159,49 +155,49 @@ class Batches:
         await self._background.close()
         await self._helpers.close()
 
-    async def find(self, opened: Opened, wanted: Wanted, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
+    async def find(self, opened: Opened, question: Wanted, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
         """Return the answer to a question; None if it takes longer than ``seconds``. It is kept until it is needed."""
-        key = opened.version, wanted
-        known = self._kept.get(key)
-        if known is not None and time.monotonic() < known.repeat_at:
-            return known
+        key = opened.version, question
+        cached = self._kept.get(key)
+        if cached is not None and time.monotonic() < cached.repeat_at:
+            return cached
         task = self._tasks.get(key)
         if task is None:
             if len(self._tasks) >= _MAX_TASKS:
                 return Batch(error="too many other requests wait: reload the page later")
-            task = self._tasks[key] = self._background.start(self._run(opened, wanted))
+            task = self._tasks[key] = self._background.start(self._run(opened, question))
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         await asyncio.wait([task], timeout=seconds)
         return task.result() if task.done() and not task.cancelled() else None
 
-    async def _run(self, opened: Opened, wanted: Wanted) -> Batch:
+    async def _run(self, opened: Opened, question: Wanted) -> Batch:
         try:
             async with self._free:
-                found = await self._ask(opened, wanted)
+                batch = await self._ask(opened, question)
         except (BrowseError, HelperError) as error:
             seconds = 0.0 if isinstance(error, BusyError) else _REPEAT_SECONDS
-            found = Batch(error=str(error), repeat_at=time.monotonic() + seconds)
+            batch = Batch(error=str(error), repeat_at=time.monotonic() + seconds)
         if self._resting is not None:
             self._resting.cancel()
         self._resting = self._background.start(self._rest())
-        self._kept.put((opened.version, wanted), found, sum(map(len, found.images)) + 2000)
-        return found
+        self._kept.put((opened.version, question), batch, sum(map(len, batch.images)) + 2000)
+        return batch
 
     async def _rest(self) -> None:
         await asyncio.sleep(_IDLE_SECONDS)
-        await self._helpers.rest()
+        await self._helpers.end_idle()
 
-    async def _ask(self, opened: Opened, wanted: Wanted) -> Batch:
-        question = {"version": opened.version, "wanted": {**asdict(wanted), "count": ROWS}}
+    async def _ask(self, opened: Opened, question: Wanted) -> Batch:
+        message = {"version": opened.version, "wanted": {**asdict(question), "count": ROWS}}
         sent: list[tuple[str, int, int]] = []
         data, read = b"", 0
         for _ in range(_MAX_ROUNDS):
-            answer, found = await self._helpers.ask({**question, "sent": sent}, data)
+            answer, images = await self._helpers.ask({**message, "sent": sent}, data)
             if "mistake" in answer:
                 return Batch(mistake=answer["mistake"])
             if "missing" not in answer:
-                ends = accumulate((one["bytes"] for one in answer.get("samples", ())), initial=0)
-                return Batch(answer, tuple(found[start:stop] for start, stop in pairwise(ends)))
+                ends = accumulate((sample["bytes"] for sample in answer.get("samples", ())), initial=0)
+                return Batch(answer, tuple(images[start:stop] for start, stop in pairwise(ends)))
             sent, data = await self._read(opened, answer["missing"])
             read += len(data)
             if read > _MAX_READ_BYTES:
@@ -228,22 +224,22 @@ class Batches:
         return sent, b"".join(parts)
 
 
-def batch_view(opened: Opened, wanted: Wanted, found: Batch) -> dict[str, Any]:
+def batch_view(opened: Opened, question: Wanted, batch: Batch) -> dict[str, Any]:
     """Return an answer as the page shows it."""
-    facts = found.facts
-    if wanted.sample is None:
+    facts = batch.facts
+    if question.sample is None:
         names = opened.manifest.classes
-        samples = [{**one, "class": class_name(names, one["label"])} for one in facts["samples"]]
-        last = wanted.row + len(samples) - 1
+        samples = [{**sample, "class": class_name(names, sample["label"])} for sample in facts["samples"]]
+        last = question.row + len(samples) - 1
         return {
             **facts,
             "samples": samples,
             "last": last,
-            "previous_row": max(0, wanted.row - ROWS),
+            "previous_row": max(0, question.row - ROWS),
         }
     width, height = facts["width"], facts["height"]
     return {
         **facts,
         "frame": overlays.frame_of(width, height) if min(width, height) > 0 else None,
-        "crops": [{**one, **overlays.numbered_box(one["epoch"], one["crop"], width, height)} for one in facts["crops"]],
+        "crops": [{**box, **overlays.numbered_box(box["epoch"], box["crop"], width, height)} for box in facts["crops"]],
     }

@@ -93,11 +93,11 @@ class Opened:
         """Return the samples of each class, in the order of the numbers, with the classes that have none so far."""
         labels = self.summary.labels
         unnamed = (label for label in labels if label is not None and 0 <= label < _MAX_LABEL)
-        return {number: labels[number] for number in sorted({*range(len(self.manifest.classes)), *unnamed})}
+        return {label: labels[label] for label in sorted({*range(len(self.manifest.classes)), *unnamed})}
 
 
 @dataclass(slots=True)
-class Found:
+class Matches:
     """The samples that match a filter, in the shards searched so far.
 
     Attributes:
@@ -159,7 +159,6 @@ class Browser:
     """Reads datasets for the page.
 
     Args:
-        library: The datasets.
         helpers: Processes that parse indexes.
         kept: Results that outlive the service.
     """
@@ -171,7 +170,7 @@ class Browser:
         self._opened = LRUCache[str, Opened](max_items=_MAX_OPENED)
         self._loading = asyncio.Semaphore(MAX_VALUES)
         self._tasks = Tasks()
-        self._found = LRUCache[tuple[str, Filter], Found](max_items=_MAX_FILTERS)
+        self._matches = LRUCache[tuple[str, Filter], Matches](max_items=_MAX_FILTERS)
 
     async def close(self) -> None:
         """End what runs in the background."""
@@ -186,41 +185,35 @@ class Browser:
         summary = self._library.find(name)
         if summary is None:
             return None
-        known = self._opened.get(name)
-        if known is not None and known.version == summary.version:
-            return known
+        cached = self._opened.get(name)
+        if cached is not None and cached.version == summary.version:
+            return cached
         with _as_browse_error():
             data = await self._read_file(name, MANIFEST_NAME)
             manifest = await asyncio.to_thread(from_json, data)
         starts = [0, *accumulate(shard.samples for shard in manifest.shards)][:-1]
         opened = Opened(name, xxhash.xxh3_128_hexdigest(data), manifest, starts)
-        if known is not None and known.counting is not None:
-            known.counting.cancel()
+        if cached is not None and cached.counting is not None:
+            cached.counting.cancel()
         self._opened.put(name, opened)
         return opened
 
-    async def page(self, opened: Opened, wanted: Filter, number: int, size: int) -> Page:
-        """Return a page of samples.
-
-        Args:
-            opened: The dataset.
-            wanted: Which samples.
-            number: Page from 1; one beyond the end becomes the last one.
-            size: Samples per page.
+    async def page(self, opened: Opened, selection: Filter, page_number: int, size: int) -> Page:
+        """Return a page of samples; pages count from 1, and a number beyond the end becomes the last page.
 
         Raises:
             BrowseError: An index cannot be read.
         """
         with _as_browse_error():
-            if not wanted:
+            if not selection:
                 total = opened.manifest.samples
-                first = min((number - 1) * size, max(0, total - 1) // size * size)
+                first = min((page_number - 1) * size, max(0, total - 1) // size * size)
                 ids = list(range(first, min(first + size, total)))
                 return Page(await self._rows(opened, ids), first, total, len(opened.manifest.shards))
-            checked = await self._check(opened, wanted) if wanted.where else {}
+            checked = await self._check(opened, selection) if selection.where else {}
             if "mistake" in checked:
                 return Page([], mistake=checked["mistake"])
-            return await self._filtered(opened, wanted, number, size, checked.get("further", []))
+            return await self._filtered(opened, selection, page_number, size, checked.get("further", []))
 
     async def sample(self, opened: Opened, sample: int) -> tuple[dict[str, Any], list[dict[str, Any]], ShardEntry]:
         """Return the row of a sample, its fields with their offsets, and its shard.
@@ -289,7 +282,7 @@ class Browser:
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
         """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""
-        found = []
+        problems = []
         for shard in shards:
             problem = ""
             for name in (shard.name, shard.index):
@@ -298,60 +291,60 @@ class Browser:
                         problem = "the dataset has changed"
                 except (DamagedFileError, UnavailableError) as error:
                     problem = f"{name}: {error}"
-            found.append(problem)
-        return found
+            problems.append(problem)
+        return problems
 
-    async def _check(self, opened: Opened, wanted: Filter) -> dict[str, Any]:
+    async def _check(self, opened: Opened, selection: Filter) -> dict[str, Any]:
         """Return the mistake in a condition, or the further columns that it uses. The first index decides."""
-        arguments = {"where": wanted.where, "classes": list(opened.manifest.classes)}
+        arguments = {"where": selection.where, "classes": list(opened.manifest.classes)}
         answer, _ = await self._ask(opened, 0, {"question": "check", "arguments": arguments})
         return answer
 
-    async def _filtered(self, opened: Opened, wanted: Filter, number: int, size: int, further: list[str]) -> Page:
-        key = (opened.version, wanted)
-        found = self._found.get(key)
-        if found is None:
-            found = Found()
-            self._found.put(key, found)
-        found.enough = max(found.enough, number * size)
-        found.until = time.monotonic() + _SEARCH_SECONDS
-        if found.task is None or found.task.done():
-            found.task = self._tasks.start(self._search(opened, wanted, found, further))
+    async def _filtered(self, opened: Opened, selection: Filter, page: int, size: int, further: list[str]) -> Page:
+        key = (opened.version, selection)
+        matches = self._matches.get(key)
+        if matches is None:
+            matches = Matches()
+            self._matches.put(key, matches)
+        matches.enough = max(matches.enough, page * size)
+        matches.until = time.monotonic() + _SEARCH_SECONDS
+        if matches.task is None or matches.task.done():
+            matches.task = self._tasks.start(self._search(opened, selection, matches, further))
         shards = len(opened.manifest.shards)
-        is_soon = shards - len(found.ends) <= _AT_ONCE
-        await asyncio.wait([found.task], timeout=_FEW_FILTER_SECONDS if is_soon else _FILTER_SECONDS)
-        if found.error:
-            raise BrowseError(found.error)
-        if found.mistake:
-            return Page([], mistake=found.mistake)
-        total, searched = found.count, len(found.ends)  # the search goes on
-        first = min(number - 1, max(0, total - 1) // size) * size
-        ids = [_nth(opened, found, position) for position in range(first, min(first + size, total))]
+        is_soon = shards - len(matches.ends) <= _AT_ONCE
+        await asyncio.wait([matches.task], timeout=_FEW_FILTER_SECONDS if is_soon else _FILTER_SECONDS)
+        if matches.error:
+            raise BrowseError(matches.error)
+        if matches.mistake:
+            return Page([], mistake=matches.mistake)
+        total, searched = matches.count, len(matches.ends)  # the search goes on
+        first = min(page - 1, max(0, total - 1) // size) * size
+        ids = [_nth(opened, matches, position) for position in range(first, min(first + size, total))]
         return Page(await self._rows(opened, ids), first, total, searched, searched == shards)
 
-    async def _search(self, opened: Opened, wanted: Filter, found: Found, further: list[str]) -> None:
+    async def _search(self, opened: Opened, selection: Filter, matches: Matches, further: list[str]) -> None:
         """Search the shards that have not been searched, until there are enough samples or nobody waits for them."""
-        found.error = ""
+        matches.error = ""
         try:
             while (
-                len(found.ends) < len(opened.manifest.shards)
-                and found.count <= found.enough
-                and time.monotonic() < found.until
-                and not found.mistake
+                len(matches.ends) < len(opened.manifest.shards)
+                and matches.count <= matches.enough
+                and time.monotonic() < matches.until
+                and not matches.mistake
             ):
-                found.mistake = await self._search_next(opened, wanted, found, further)
+                matches.mistake = await self._search_next(opened, selection, matches, further)
         except _ERRORS as error:
-            found.error = _message(error)
+            matches.error = _message(error)
 
     async def _search_next(
-        self, opened: Opened, wanted: Filter, found: Found, further: list[str]
+        self, opened: Opened, selection: Filter, matches: Matches, further: list[str]
     ) -> dict[str, Any] | None:
         """Search the next shard; return the mistake in the condition, if there is one."""
-        shard = len(found.ends)
+        shard = len(matches.ends)
         arguments = {
-            "where": wanted.where,
-            "label": wanted.label,
-            "classes": list(opened.manifest.classes) if wanted.where else [],
+            "where": selection.where,
+            "label": selection.label,
+            "classes": list(opened.manifest.classes) if selection.where else [],
             "first": opened.starts[shard],
         }
         message = {"question": "match", "further": further, "arguments": arguments}
@@ -363,8 +356,8 @@ class Browser:
         samples = opened.manifest.shards[shard].samples
         if rows and max(rows) >= samples:
             raise HelperError("an index has rows beyond its end")
-        found.rows.append(rows)
-        found.ends.append(found.count + len(rows))
+        matches.rows.append(rows)
+        matches.ends.append(matches.count + len(rows))
         return None
 
     async def _rows(self, opened: Opened, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -373,18 +366,18 @@ class Browser:
         for sample in ids:
             shard, row = opened.locate(sample)
             by_shard.setdefault(shard, []).append(row)
-        found: list[dict[str, Any]] = []
+        samples: list[dict[str, Any]] = []
         for shard, rows in by_shard.items():
             answer, _ = await self._ask(opened, shard, {"question": "rows", "rows": rows})
             if shard == 0:
                 opened.further = answer["further"]
-            found += [{"id": opened.starts[shard] + n, **row} for n, row in zip(rows, answer["rows"], strict=True)]
-        return found
+            samples += [{"id": opened.starts[shard] + n, **row} for n, row in zip(rows, answer["rows"], strict=True)]
+        return samples
 
     async def _count(self, opened: Opened) -> None:
         try:
-            if (found := await self._kept.find("summary", opened.version)) is not None:
-                opened.summary = Summary.from_dict(found)
+            if (stored := await self._kept.find("summary", opened.version)) is not None:
+                opened.summary = Summary.from_dict(stored)
                 return
             for shard in range(opened.summary.shards, len(opened.manifest.shards)):
                 answer, _ = await self._ask(opened, shard, {"question": "summary"})
@@ -426,11 +419,11 @@ class Browser:
         return data
 
 
-def _nth(opened: Opened, found: Found, position: int) -> int:
+def _nth(opened: Opened, matches: Matches, position: int) -> int:
     """Return the number of the sample at a position among those found."""
-    shard = bisect_right(found.ends, position)
-    before = found.ends[shard - 1] if shard else 0
-    return opened.starts[shard] + found.rows[shard][position - before]
+    shard = bisect_right(matches.ends, position)
+    before = matches.ends[shard - 1] if shard else 0
+    return opened.starts[shard] + matches.rows[shard][position - before]
 
 
 @contextmanager

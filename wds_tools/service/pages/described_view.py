@@ -54,10 +54,10 @@ def view_of(name: str, size: int, description: str) -> AnyView:
     view = _described(description) if description else VIEWS[name](size)
     if isinstance(view, Buckets):
         raise OptionError("Buckets need the sizes of all images, which the page does not read: use another view")
-    for one in views_in(view):
-        sides = [side for part in (one, getattr(one, "view", one)) for side in _sides(part)]
+    for part in views_in(view):
+        sides = [side for stage in (part, getattr(part, "view", part)) for side in _sides(stage)]
         if max(sides, default=0) > MAX_SIDE:
-            raise OptionError(f"{one} makes images of {max(sides):,} pixels; the page shows at most {MAX_SIDE:,}")
+            raise OptionError(f"{part} makes images of {max(sides):,} pixels; the page shows at most {MAX_SIDE:,}")
     return view
 
 
@@ -101,9 +101,9 @@ def _check(value: Any, depth: int) -> None:
 
 def _sides(view: View) -> list[int]:
     """Return the sides that a view states: of its result, and of what it resizes to before."""
-    found = [view.shape] + [getattr(view, name, None) for name in ("size", "resize", "max_size")]
-    numbers = [number for one in found for number in (one if isinstance(one, tuple) else (one,))]
-    return [int(number) for number in numbers if isinstance(number, int | float) and math.isfinite(number)]
+    stated = [view.shape] + [getattr(view, name, None) for name in ("size", "resize", "max_size")]
+    sides = [side for value in stated for side in (value if isinstance(value, tuple) else (value,))]
+    return [int(side) for side in sides if isinstance(side, int | float) and math.isfinite(side)]
 
 
 def _refused(constant: str) -> Any:

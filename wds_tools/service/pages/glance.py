@@ -47,10 +47,10 @@ def bars_of(bins: Counter[int], *, whole: bool) -> list[Bar]:
     >>> bars_of(Counter({EDGES.index(500.0): 3, EDGES.index(510.0): 1}), whole=True)
     [Bar(low=500.0, high=510.0, count=3), Bar(low=510.0, high=520.0, count=1)]
     """
-    used = sorted(number for number, count in bins.items() if count)
+    used = sorted(index for index, count in bins.items() if count)
     if not used:
         return []
-    ends = list(accumulate(bins[number] for number in used))
+    ends = list(accumulate(bins[index] for index in used))
     low = EDGES[used[bisect_right(ends, _TAIL * ends[-1])]]
     high = EDGES[used[min(len(used) - 1, bisect_right(ends, (1 - _TAIL) * ends[-1]))]]
     least = 10.0 ** (math.floor(math.log10(high)) - 1) if high else 1.0  # a bin is not divided
@@ -60,14 +60,14 @@ def bars_of(bins: Counter[int], *, whole: bool) -> list[Bar]:
     first = start if last - start < _MAX_BARS + _MORE_BARS else first
     last = stop if stop - first < _MAX_BARS + _MORE_BARS else last
     counts: Counter[int] = Counter()
-    for number in used:
-        counts[min(max(_place(EDGES[number], step), first - 1), last + 1)] += bins[number]
-    found = []
+    for index in used:
+        counts[min(max(_place(EDGES[index], step), first - 1), last + 1)] += bins[index]
+    bars = []
     for place in range(first - (first > start), last + 1 + (stop > last)):
         ends_at = (place * step, (place + 1) * step)
         low_end = None if place < first else _round(ends_at[0])
-        found.append(Bar(low_end, None if place > last else _round(ends_at[1]), counts[place]))
-    return found
+        bars.append(Bar(low_end, None if place > last else _round(ends_at[1]), counts[place]))
+    return bars
 
 
 def glance(opened: Opened, state: State) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def glance(opened: Opened, state: State) -> dict[str, Any]:
         unit = " pixels" if whole else ""
         charts.append(_chart(title, bars, _number if whole else _ratio, unit, "sample", link(name)))
     largest = sorted(summary.fields.items(), key=lambda item: -item[1].bytes)
-    for name, one in largest[:_MAX_FIELD_CHARTS]:
+    for name, field in largest[:_MAX_FIELD_CHARTS]:
         title = f"Bytes of {shown(name)}"
-        charts.append(_chart(title, bars_of(one.sizes, whole=True), _size, "", "sample", link(f"{name}.size")))
+        charts.append(_chart(title, bars_of(field.sizes, whole=True), _size, "", "sample", link(f"{name}.size")))
     charts.append(_class_chart(opened, state))
     return {
         "charts": [chart for chart in charts if chart["bars"]],
@@ -131,8 +131,8 @@ def _class_chart(opened: Opened, state: State) -> dict[str, Any]:
 
     def link(bar: Bar) -> str:
         low, high = bar.low or 0, math.inf if bar.high is None else bar.high
-        numbers = [number for number, count in counts.items() if low <= count < high]
-        where = f"label == {numbers[0]}" if len(numbers) == 1 else f"label in ({', '.join(map(str, numbers))})"
+        labels = [label for label, count in counts.items() if low <= count < high]
+        where = f"label == {labels[0]}" if len(labels) == 1 else f"label in ({', '.join(map(str, labels))})"
         if len(where) <= MAX_WHERE:
             return state.url(opened.name, tab="samples", where=where, label=None, page=1)
         before = sum(count >= high for count in counts.values())
@@ -182,10 +182,10 @@ def _range(bar: Bar, text: Callable[[float], str]) -> str:
 
 def _step(least_step: float, least: float) -> float:
     """Return the smallest 1, 2 or 5 times a power of ten that is at least both."""
-    wanted = max(least_step, least)
-    power = math.floor(math.log10(wanted) + 1e-9)
+    minimum = max(least_step, least)
+    power = math.floor(math.log10(minimum) + 1e-9)
     steps = (float(f"{digit}e{power}") for digit in (1, 2, 5, 10))
-    return next(step for step in steps if step >= wanted * (1 - 1e-9))
+    return next(step for step in steps if step >= minimum * (1 - 1e-9))
 
 
 def _place(value: float, step: float) -> int:

@@ -76,7 +76,7 @@ class HelperPool:
             with contextlib.suppress(HelperError):
                 await self.ask({"question": "nothing"})
 
-    async def rest(self) -> None:
+    async def end_idle(self) -> None:
         """End the processes that wait for questions; the next question starts one."""
         while self._idle:
             await _kill(self._idle.pop())
@@ -84,7 +84,7 @@ class HelperPool:
     async def close(self) -> None:
         """End all processes."""
         self._closed = True
-        await self.rest()
+        await self.end_idle()
 
     async def _ask(self, message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         process = self._idle.pop() if self._idle else await self._start()

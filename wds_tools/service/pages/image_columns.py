@@ -42,7 +42,7 @@ def problems_of(message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any]
             parts[name].append(np.frombuffer(payload, kind, samples, at))
             at += samples * np.dtype(kind).itemsize
     columns = ImageColumns(**{name: np.concatenate(arrays) for name, arrays in parts.items()})
-    found = [
+    problems = [
         {
             "name": problem.name,
             "status": problem.status,
@@ -54,4 +54,4 @@ def problems_of(message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any]
         }
         for problem in find_problems(columns, classes=message["classes"])
     ]
-    return {"problems": found, "unsigned": int((columns.has_image & ~columns.is_signed).sum())}, b""
+    return {"problems": problems, "unsigned": int((columns.has_image & ~columns.is_signed).sum())}, b""

@@ -90,7 +90,7 @@ def _is_image(name: str, *, is_sized: bool) -> bool:
 
 def _text_field(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the field with the text of a sample, if it has one."""
-    ends = {one["name"].rpartition(".")[2]: one for one in reversed(fields) if one["size"] <= _MAX_TEXT_BYTES}
+    ends = {field["name"].rpartition(".")[2]: field for field in reversed(fields) if field["size"] <= _MAX_TEXT_BYTES}
     return next((ends[end] for end in TEXT_FIELDS if end in ends), None)
 
 

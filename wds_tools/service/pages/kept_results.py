@@ -45,8 +45,8 @@ class KeptResults:
         if not self._blocks.contains(name):  # marks it as used now
             return None
         data = self._blocks.get_verified(name)
-        found = None if data is None else json.loads(bytes(data))
-        return found if isinstance(found, dict) else None
+        value = None if data is None else json.loads(bytes(data))
+        return value if isinstance(value, dict) else None
 
 
 def _name(what: str, version: str) -> str:

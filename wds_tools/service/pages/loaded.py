@@ -59,12 +59,12 @@ class NotSentError(Exception):
     """Bytes that the service has not sent yet.
 
     Attributes:
-        wanted: Name of the file, start and stop of each range.
+        ranges: Name of the file, start and stop of each range.
     """
 
-    def __init__(self, wanted: Iterable[_Range]) -> None:
+    def __init__(self, ranges: Iterable[_Range]) -> None:
         super().__init__("not sent yet")
-        self.wanted = list(wanted)
+        self.ranges = list(ranges)
 
 
 class SentFiles:
@@ -85,11 +85,11 @@ class SentFiles:
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:  # noqa: ARG002 - of the protocol
         """Return ranges of a shard."""
-        return [memoryview(one) for one in self._ranges([(name, *one) for one in ranges])]
+        return [memoryview(data) for data in self._ranges([(name, *span) for span in ranges])]
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of blocks."""
-        return [memoryview(one) for one in self._ranges([(one[0].file.name, *one[1:]) for one in extents])]
+        return [memoryview(data) for data in self._ranges([(extent[0].file.name, *extent[1:]) for extent in extents])]
 
     def read_files_ahead(self, files: Sequence[StoredFile], *, wait: bool) -> None:
         """Report all indexes at once that have not been sent."""
@@ -116,11 +116,11 @@ class SentFiles:
     def log_use(self) -> None:
         """Do nothing."""
 
-    def _ranges(self, wanted: Sequence[_Range]) -> Sequence[bytes]:
-        missing = [one for one in wanted if one not in self.sent]
+    def _ranges(self, ranges: Sequence[_Range]) -> Sequence[bytes]:
+        missing = [span for span in ranges if span not in self.sent]
         if missing:
             raise NotSentError(missing)
-        return [self.sent[one] for one in wanted]
+        return [self.sent[span] for span in ranges]
 
 
 class LoadedSteps:
@@ -148,9 +148,9 @@ class LoadedSteps:
             sent[name, start, stop] = payload[at : at + stop - start]
             at += stop - start
         try:
-            found = self._answer(message, sent)
+            result = self._answer(message, sent)
         except NotSentError as error:
-            return {"missing": error.wanted}, b""
+            return {"missing": error.ranges}, b""
         except WdsToolsError as error:
             self._last = None
             return {"mistake": shortened(printable(str(error)), 1000)}, b""
@@ -159,55 +159,55 @@ class LoadedSteps:
             self._last = None
             raise
         self._last = None
-        return found
+        return result
 
     def _answer(self, message: dict[str, Any], sent: dict[_Range, bytes]) -> tuple[dict[str, Any], bytes]:
-        key, wanted = (message["version"], json.dumps(message["wanted"])), message["wanted"]
+        key, options = (message["version"], json.dumps(message["wanted"])), message["wanted"]
         shards, files = self._open(message["version"], sent)
         if self._last is None or self._last[0] != key:
             files.sent.clear()
-            self._last = key, _Question(shards, wanted)
+            self._last = key, _Question(shards, options)
         files.sent.update(sent)
         question = self._last[1]
-        if wanted["sample"] is not None:
-            found = question.crops(wanted["sample"]), b""
+        if options["sample"] is not None:
+            answer = question.crops(options["sample"]), b""
         else:
-            found = question.images(wanted["epoch"], wanted["step"], wanted["row"], wanted["count"])
+            answer = question.images(options["epoch"], options["step"], options["row"], options["count"])
         files.sent.clear()
-        return found
+        return answer
 
     def _open(self, version: str, sent: dict[_Range, bytes]) -> tuple[ShardSet, SentFiles]:
-        known = self._sets.get(version)
-        if known is None:
+        opened = self._sets.get(version)
+        if opened is None:
             data = next((sent for (name, *_), sent in sent.items() if name == MANIFEST_NAME), None)
             if data is None:
                 raise NotSentError([(MANIFEST_NAME, 0, 0)])
             manifest, files = from_json(data), SentFiles()
-            known = ShardSet(manifest, [ShardLocation(files, entry) for entry in manifest.shards], name="it"), files
-            self._sets.put(version, known)
-        return known
+            opened = ShardSet(manifest, [ShardLocation(files, entry) for entry in manifest.shards], name="it"), files
+            self._sets.put(version, opened)
+        return opened
 
 
 class _Question:
     """A loader that a question is about. What was computed is kept until its bytes have been sent."""
 
-    def __init__(self, shards: ShardSet, wanted: dict[str, Any]) -> None:
+    def __init__(self, shards: ShardSet, options: dict[str, Any]) -> None:
         self.shards = shards
-        self.wanted = wanted
+        self.options = options
         self._steps: dict[tuple[int, int], StepExplanation] = {}
         self._positions: dict[int, int | None] = {}
 
     @cached_property
     def view(self) -> AnyView:
-        return view_of(self.wanted["view"], self.wanted["size"], self.wanted["description"])
+        return view_of(self.options["view"], self.options["size"], self.options["description"])
 
     @cached_property
     def opened(self) -> OpenedDataset:
         options = LoadOptions(
             self.shards.name,
-            batch_size=self.wanted["batch"],
-            shuffle=parse_shuffle(self.wanted["shuffle"]),
-            seed=self.wanted["seed"],
+            batch_size=self.options["batch"],
+            shuffle=parse_shuffle(self.options["shuffle"]),
+            seed=self.options["seed"],
             fields=_fields(self.view, has_objects=CATEGORY_PATH in self.shards.manifest.field_classes),
             rank=0,
             world_size=1,
@@ -219,7 +219,7 @@ class _Question:
         return self.opened.orders()
 
     def plan(self, epoch: int) -> EpochPlan:
-        plan = EpochPlan(self.orders.of(epoch), Cursor(epoch), World(), self.wanted["batch"], "drop")
+        plan = EpochPlan(self.orders.of(epoch), Cursor(epoch), World(), self.options["batch"], "drop")
         if not len(plan):
             raise OptionError(
                 f"a batch of {plan.batch_size:,} samples, but the dataset has {plan.order.samples:,}: enter a smaller "
@@ -227,15 +227,15 @@ class _Question:
             )
         return plan
 
-    def step(self, epoch: int, number: int) -> StepExplanation:
-        known = self._steps.get((epoch, number))
-        if known is None:
+    def step(self, epoch: int, index: int) -> StepExplanation:
+        explanation = self._steps.get((epoch, index))
+        if explanation is None:
             plan = self.plan(epoch)
-            if number >= len(plan):
-                raise OptionError(f"step={number}; epoch {epoch} has the steps 0 to {len(plan) - 1:,}")
-            found = FoundStep(Section.of(plan, 0), plan.order, plan.cursor, number, number, None)
-            known = self._steps[epoch, number] = StepExplanation(found, self.opened.recipe, rank=None)
-        return known
+            if index >= len(plan):
+                raise OptionError(f"step={index}; epoch {epoch} has the steps 0 to {len(plan) - 1:,}")
+            target = FoundStep(Section.of(plan, 0), plan.order, plan.cursor, index, index, None)
+            explanation = self._steps[epoch, index] = StepExplanation(target, self.opened.recipe, rank=None)
+        return explanation
 
     def images(self, epoch: int, step: int, row: int, count: int) -> tuple[dict[str, Any], bytes]:
         """Return some samples of a step, with their pixels."""
@@ -269,17 +269,17 @@ class _Question:
                 f"the dataset has {samples:,} samples; the positions of a sample are searched among at most "
                 f"{MAX_SEARCHED:,}: call loader.explain() in a program"
             )
-        found: list[dict[str, Any]] = []
+        epochs: list[dict[str, Any]] = []
         size = 0, 0
         for epoch in range(EPOCHS):
             if epoch not in self._positions:
                 self._positions[epoch] = _position_in(self.orders.of(epoch), sample)
             position, plan = self._positions[epoch], self.plan(epoch)
             if position is None or position >= len(plan) * plan.batch_size:
-                found.append({"epoch": epoch, "step": None, "crop": None, "text": ""})
+                epochs.append({"epoch": epoch, "step": None, "crop": None, "text": ""})
                 continue
-            number = position // plan.batch_size
-            explained = self.step(epoch, number)
+            step = position // plan.batch_size
+            explained = self.step(epoch, step)
             at = int(np.flatnonzero(explained.ids == sample)[0])
             explained = explained.part(slice(at, at + 1))
             self._read_indexes(explained)
@@ -287,8 +287,8 @@ class _Question:
             size = int(rows.gather("width")[0]), int(rows.gather("height")[0])
             crops = [crop for crop in explained.samples[0].crops["image"] if crop.partner is None]
             crop = _box(crops[0]) if crops else None
-            found.append({"epoch": epoch, "step": number, "crop": crop, "text": str(crops[0]) if crops else ""})
-        return {"crops": found, "width": size[0], "height": size[1], "view": shortened(repr(self.view), 1000)}
+            epochs.append({"epoch": epoch, "step": step, "crop": crop, "text": str(crops[0]) if crops else ""})
+        return {"crops": epochs, "width": size[0], "height": size[1], "view": shortened(repr(self.view), 1000)}
 
     def _read_indexes(self, explained: StepExplanation) -> None:
         ends = np.cumsum([entry.samples for entry in self.shards.manifest.shards])
@@ -297,43 +297,43 @@ class _Question:
 
     def _pixels(self, explained: StepExplanation) -> list[tuple[bytes, str]]:
         """Return the image of each sample as PNG, or why there is none."""
-        found: list[tuple[bytes, str]] = []
+        images: list[tuple[bytes, str]] = []
         missing: list[_Range] = []
         pixels = 0
         for i in range(len(explained.ids)):
             try:
                 (image,) = explained.images("image", i)
             except NotSentError as error:
-                missing += error.wanted
+                missing += error.ranges
                 continue
             except WdsToolsError as error:
                 if isinstance(error, OptionError):
                     raise
-                found.append((b"", shortened(printable(str(error)), _MAX_TEXT)))
+                images.append((b"", shortened(printable(str(error)), _MAX_TEXT)))
                 continue
             pixels += image.shape[1] * image.shape[2]
             if missing:
                 continue
             if pixels > _MAX_PIXELS:
-                found.append((b"", "not shown: the images before it have too many pixels for one page"))
+                images.append((b"", "not shown: the images before it have too many pixels for one page"))
             else:
-                found.append((_png(image), ""))
+                images.append((_png(image), ""))
         if missing:
             raise NotSentError(dict.fromkeys(missing))
-        return found
+        return images
 
 
 def _fields(view: AnyView, *, has_objects: bool) -> dict[str, FieldSpec | str]:
     """Return the image, and the objects of packed annotations by which its view chooses a region."""
     fields: dict[str, FieldSpec | str] = {"image": Image(view=view)}
     field, _, _ = CATEGORY_PATH.partition(":")
-    for one in views_in(view):
-        if by := chosen_by(one):
+    for part in views_in(view):
+        if by := chosen_by(part):
             if not has_objects:
-                raise OptionError(f"{one} chooses its region by objects, and the dataset has no packed annotations")
+                raise OptionError(f"{part} chooses its region by objects, and the dataset has no packed annotations")
             kind, name = by
             if name == "image":
-                raise OptionError(f"{one} has the name of the image for its objects: give them another one")
+                raise OptionError(f"{part} has the name of the image for its objects: give them another one")
             boxes, outlines = Boxes(field, path="objects.box", like="image"), Polygons(field, like="image")
             fields[name] = boxes if kind == "Boxes" else outlines
     return fields

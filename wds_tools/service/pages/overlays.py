@@ -45,14 +45,14 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
     lines = _Lines(classes)
     text = max(width, height) / _TEXT_SHARE
     drawn = []
-    for number, one in enumerate(answer["objects"]):
-        category, box = one["category"], one["box"]
-        outlines, points = one["outlines"], one["points"]
+    for index, item in enumerate(answer["objects"]):
+        category, box = item["category"], item["box"]
+        outlines, points = item["outlines"], item["points"]
         corner = box or (outlines[0] if outlines else next((point for point in points if point), [0.0, 0.0]))
         names = lines.names(category)
         drawn.append(
             {
-                "colour": hex_of(number if category is None else category),
+                "colour": hex_of(index if category is None else category),
                 "name": _name(classes, category),
                 "x": _text(min(max(0.0, corner[0]), width * 0.9)),
                 "y": _text(min(max(1.1 * text, corner[1] - 0.25 * text), float(height))),
@@ -78,23 +78,23 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
         "run_lengths": answer["run_lengths"],
         "other_size": f"{stated[0]}x{stated[1]}" if stated and stated != [width, height] else "",
         "classes": [
-            {"colour": hex_of(number), "name": class_name(classes.names, number), "count": count}
-            for number, count in answer["classes"]
+            {"colour": hex_of(label), "name": class_name(classes.names, label), "count": count}
+            for label, count in answer["classes"]
         ],
         "drawn": drawn,
     }
 
 
-def numbered_box(number: int, box: list[float] | None, width: int, height: int) -> dict[str, Any]:
+def numbered_box(index: int, box: list[float] | None, width: int, height: int) -> dict[str, Any]:
     """Return a region of an image, left, top, width and height, as it is drawn with its number; None is not drawn."""
     if box is None or min(width, height) <= 0:
-        return {"colour": hex_of(number), "box": None}
+        return {"colour": hex_of(index), "box": None}
     left, top, wide, high = (
         min(max(end, -2.0 * side), 3.0 * side) for end, side in zip(box, (width, height) * 2, strict=True)
     )
     text = max(width, height) / _TEXT_SHARE
     return {
-        "colour": hex_of(number),
+        "colour": hex_of(index),
         "box": _box([left, top, left + wide, top + high]),
         "x": _text(min(max(0.0, left + 0.2 * text), width * 0.95)),
         "y": _text(min(max(text, top + text), float(height))),
@@ -114,16 +114,16 @@ def mask_view(
         size: Width and height of the image in pixels.
     """
     names = lists.get(name, ClassList(())).names
-    known = facts or {}
-    found = known.get("size", size)
+    decoded = facts or {}
+    mask_size = decoded.get("size", size)
     return {
         "name": name,
         "numbers": [
             {"colour": hex_of(value) if value else "", "name": class_name(names, value), "share": f"{100 * share:.1f}"}
-            for value, share in known.get("values", ())
+            for value, share in decoded.get("values", ())
         ],
-        "more": known.get("more", 0),
-        "other_size": f"{found[0]}x{found[1]}" if found != size else "",
+        "more": decoded.get("more", 0),
+        "other_size": f"{mask_size[0]}x{mask_size[1]}" if mask_size != size else "",
         "is_known": facts is not None,
         "is_damaged": facts == {},
     }
@@ -151,14 +151,14 @@ class _Lines:
 
     def _of(self, category: int | None) -> dict[str, Any]:
         if category not in self._known:
-            found: Any = {}
+            attributes: Any = {}
             text = self._attributes[category] if category is not None and category < len(self._attributes) else ""
             if 0 < len(text) < _MAX_ATTRIBUTES:
                 try:
-                    found = json.loads(text)
+                    attributes = json.loads(text)
                 except (ValueError, RecursionError):
-                    found = {}
-            self._known[category] = found if isinstance(found, dict) else {}
+                    attributes = {}
+            self._known[category] = attributes if isinstance(attributes, dict) else {}
         return self._known[category]
 
 
@@ -174,5 +174,5 @@ def _box(box: list[float]) -> dict[str, str] | None:
     return {"x": _text(left), "y": _text(top), "width": _text(right - left), "height": _text(bottom - top)}
 
 
-def _text(number: float) -> str:
-    return f"{number:.2f}".rstrip("0").rstrip(".")
+def _text(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

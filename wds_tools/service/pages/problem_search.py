@@ -58,7 +58,6 @@ class ProblemSearch:
     """Searches datasets for problems, one at a time.
 
     Args:
-        browser: Reads the indexes.
         kept: Results that outlive the service.
     """
 
@@ -91,8 +90,8 @@ class ProblemSearch:
             search.error = f"the dataset has more than {MAX_SAMPLES:,} samples: `wds-tools doctor DATASET` searches it"
             return
         try:
-            if (found := await self._kept.find("problems", opened.version)) is not None:
-                search.unsigned, search.problems = found["unsigned"], found["problems"]
+            if (stored := await self._kept.find("problems", opened.version)) is not None:
+                search.unsigned, search.problems = stored["unsigned"], stored["problems"]
                 return
             async with self._free:
                 parts = []

@@ -71,7 +71,6 @@ class PageRoutes:
     """Routes of the web page.
 
     Args:
-        library: The datasets.
         table: Reports of loaders and packers.
         metrics: For the saved egress.
         kept: Results that outlive the service.
@@ -116,13 +115,13 @@ class PageRoutes:
         thumbnail = dataset_after("/thumbnails/", refuse=self._error)
         batch = dataset_after("/batches/", refuse=self._error)
         field = dataset_after("/fields/", parts=2, refuse=self._error)
-        number = "{path:.+}/{number:[0-9]{1,16}}"
+        sample_path = "{path:.+}/{number:[0-9]{1,16}}"
         return [
             Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
             Route("GET", _PAGE_PREFIX + "{path:.+}", self._opened(self.get_dataset), "dataset_page", page),
-            Route("GET", f"/thumbnails/{number}", self._opened(self.get_thumbnail), "thumbnail", thumbnail),
-            Route("GET", f"/batches/{number}", self._opened(self.get_batch_image), "batch_image", batch),
-            Route("GET", f"/fields/{number}/{{field:[^/]+}}", self._opened(self.get_field), "field", field),
+            Route("GET", f"/thumbnails/{sample_path}", self._opened(self.get_thumbnail), "thumbnail", thumbnail),
+            Route("GET", f"/batches/{sample_path}", self._opened(self.get_batch_image), "batch_image", batch),
+            Route("GET", f"/fields/{sample_path}/{{field:[^/]+}}", self._opened(self.get_field), "field", field),
             Route("GET", "/static/{name}", self.get_static, "static", ANY_TOKEN),
         ]
 
@@ -179,36 +178,36 @@ class PageRoutes:
 
     async def get_thumbnail(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send a thumbnail that a helper process has encoded."""
-        number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
-        if number >= opened.manifest.samples:
+        sample, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
+        if sample >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
-        thumbnail = await self._thumbnails.thumbnail(opened, number, size=size, field=request.query.get("field", ""))
+        thumbnail = await self._thumbnails.thumbnail(opened, sample, size=size, field=request.query.get("field", ""))
         return _unless_known(request, thumbnail.data, thumbnail.content_type, thumbnail.etag)
 
     async def get_batch_image(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send an image of a step as a loader gets it."""
-        wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
-        found = (
-            None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=IMAGE_SECONDS)
+        question, mistake = Wanted.of(request.query, opened.manifest.samples)
+        batch = (
+            None if mistake else await self._batches.find(opened, replace(question, sample=None), seconds=IMAGE_SECONDS)
         )
-        number = int(request.match_info["number"])
-        data = found.images[number] if found and number < len(found.images) else b""
+        index = int(request.match_info["number"])
+        data = batch.images[index] if batch and index < len(batch.images) else b""
         kind = "image/png" if data else "image/svg+xml"
         return _unless_known(request, data or thumbnail_cache.PLACEHOLDER, kind)
 
     async def get_field(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
-        number, name = int(request.match_info["number"]), request.match_info["field"]
-        if number >= opened.manifest.samples:
+        sample, name = int(request.match_info["number"]), request.match_info["field"]
+        if sample >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
         try:
-            _, fields, shard = await self._browser.sample(opened, number)
-            stored = next((one for one in fields if one["name"] == name), None)
+            _, fields, shard = await self._browser.sample(opened, sample)
+            stored = next((field for field in fields if field["name"] == name), None)
             if stored is None:
                 return error_response(404, "the sample has no such field")
             async with self._downloads:
                 data = await self._browser.value(opened, shard, stored)
-                return await _send_attachment(request, data, f"{number}.{name}")
+                return await _send_attachment(request, data, f"{sample}.{name}")
         except BrowseError as error:
             return error_response(500, f"the field cannot be sent: {error}")
 
@@ -250,8 +249,8 @@ class PageRoutes:
             "dataset.html",
             **_common(opened, state),
             samples=[
-                {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
-                for one, text in zip(page.samples, texts, strict=True)
+                {**sample, "class": views.class_name(names, sample["label"]), "text": text or ""}
+                for sample, text in zip(page.samples, texts, strict=True)
             ],
             is_final=None not in texts and (page.is_complete or len(page.samples) == views.SAMPLES_PER_PAGE),
             result=page,
@@ -274,18 +273,18 @@ class PageRoutes:
             return self._error(404, f"no sample {sample}: the dataset has {counted(opened.manifest.samples, 'sample')}")
         row, stored, shard = await self._browser.sample(opened, sample)
         fields = []
-        for one in stored[:_MAX_FIELDS]:
+        for item in stored[:_MAX_FIELDS]:
             status, text = "not checked: too long", None
-            if one["size"] <= _PREVIEW_BYTES or one is image_field_of(stored):
+            if item["size"] <= _PREVIEW_BYTES or item is image_field_of(stored):
                 try:
-                    data = await self._browser.value(opened, shard, one)
+                    data = await self._browser.value(opened, shard, item)
                     status = "correct"
-                    text = None if may_hold_image(one["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
+                    text = None if may_hold_image(item["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
                 except BrowseError as error:
                     status = str(error)
-            link = f"/fields/{quote(opened.name)}/{sample}/{quote(one['name'], safe='')}"
-            is_shown = may_hold_image(one["name"]) and (shows_mask(one["name"]) or not one["name"].endswith("npy"))
-            fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
+            link = f"/fields/{quote(opened.name)}/{sample}/{quote(item['name'], safe='')}"
+            is_shown = may_hold_image(item["name"]) and (shows_mask(item["name"]) or not item["name"].endswith("npy"))
+            fields.append({**item, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
         objects, problem = await self._objects(opened, shard, row, stored)
         masks = await self._masks(opened, sample, row, stored) if main else []
@@ -319,15 +318,15 @@ class PageRoutes:
         As for `wt.Boxes`, the order of the numbers of a box is known if the dataset has the class list of objects.
         """
         field, lists = CATEGORY_PATH.partition(":")[0], opened.manifest.field_classes
-        one = next((one for one in stored if one["name"] == field), None)
-        if one is None or CATEGORY_PATH not in lists or min(row["width"], row["height"]) <= 0:
+        entry = next((entry for entry in stored if entry["name"] == field), None)
+        if entry is None or CATEGORY_PATH not in lists or min(row["width"], row["height"]) <= 0:
             return None, ""
-        if one["size"] > _OBJECT_BYTES:
-            return None, f"its JSON has {one['size']:,} bytes; allowed are {_OBJECT_BYTES:,}"
+        if entry["size"] > _OBJECT_BYTES:
+            return None, f"its JSON has {entry['size']:,} bytes; allowed are {_OBJECT_BYTES:,}"
         size = {"width": row["width"], "height": row["height"]}
         try:
             async with self._reading:
-                data = await self._browser.value(opened, shard, one)
+                data = await self._browser.value(opened, shard, entry)
                 answer, _ = await self._decoders.ask({"question": "objects", **size}, data)
         except (BrowseError, HelperError) as error:
             return None, str(error)
@@ -340,7 +339,7 @@ class PageRoutes:
         if min(row["width"], row["height"]) <= 0:
             return []
         main = image_field_of(stored)
-        names = [one["name"] for one in stored if one is not main and shows_mask(one["name"])][:_MAX_MASKS]
+        names = [item["name"] for item in stored if item is not main and shows_mask(item["name"])][:_MAX_MASKS]
         made = [
             self._tasks.start(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
             for name in names
@@ -348,7 +347,7 @@ class PageRoutes:
         if made:  # those that take longer are kept for the page that is loaded next
             await asyncio.wait(made, timeout=_MASK_SECONDS)
         size, lists = [row["width"], row["height"]], opened.manifest.field_classes
-        facts = [one.result().facts if one.done() else None for one in made]
+        facts = [task.result().facts if task.done() else None for task in made]
         return [overlays.mask_view(name, of, lists, size) for name, of in zip(names, facts, strict=True)]
 
     async def _problems_page(self, opened: Opened, state: State) -> web.Response:
@@ -357,20 +356,20 @@ class PageRoutes:
         return self.render("problems.html", **_common(opened, state), search=search, problems=problems)
 
     async def _batches_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
-        wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
-        found = None if mistake else await self._batches.find(opened, wanted)
-        mistake = mistake or (found.mistake if found else "")
-        is_step = wanted.sample is None and not mistake
+        question, mistake = Wanted.of(request.query, opened.manifest.samples)
+        batch = None if mistake else await self._batches.find(opened, question)
+        mistake = mistake or (batch.mistake if batch else "")
+        is_step = question.sample is None and not mistake
         return self.render(
             "batches.html",
             **_common(opened, state),
-            wanted=wanted,
+            wanted=question,
             mistake=mistake,
-            found=found,
-            link=partial(wanted.url, opened.name),
-            image=partial(wanted.image_url, opened.name),
-            shown=batch_view(opened, wanted, found) if found and found.facts else None,
-            code=snippets.code_of_step(_data_url(request, opened), opened, wanted) if is_step else "",
+            found=batch,
+            link=partial(question.url, opened.name),
+            image=partial(question.image_url, opened.name),
+            shown=batch_view(opened, question, batch) if batch and batch.facts else None,
+            code=snippets.code_of_step(_data_url(request, opened), opened, question) if is_step else "",
             names=VIEWS,
             rows=ROWS,
             most=MAX_SIDE,
@@ -394,12 +393,12 @@ class PageRoutes:
         )
 
     async def _disk_usage(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        disks: list[dict[str, Any]] = []
         for name, path in self._disks:
             with contextlib.suppress(OSError):
                 total, _, free = await asyncio.to_thread(shutil.disk_usage, path)
-                found.append({"name": views.shown(name), "total": total, "free": free, "used": 1 - free / total})
-        return found
+                disks.append({"name": views.shown(name), "total": total, "free": free, "used": 1 - free / total})
+        return disks
 
     def _error(self, status: int, message: str) -> web.Response:
         return self.render("error.html", message=message, status=status)

@@ -29,7 +29,6 @@ class RunRoutes:
     """Routes of the runs of the past.
 
     Args:
-        history: The runs.
         render: Returns a page from the name of a template and its values.
     """
 
@@ -63,16 +62,16 @@ class RunRoutes:
             run = await asyncio.to_thread(self._history.find, request.match_info["id"], owner)
             if run is None:
                 return self._error(404, _NO_RUN)
-            other = await asyncio.to_thread(self._history.find, request.query.get("with", "")[:32], owner)
-            shown = [await self._curves(one) for one in (run, other) if one]
+            compared = await asyncio.to_thread(self._history.find, request.query.get("with", "")[:32], owner)
+            shown = [await self._curves(past) for past in (run, compared) if past]
             others = await asyncio.to_thread(self._history.runs, owner, limit=_MAX_COMPARED)
         except StoreError as error:
             return self._error(500, str(error))
         return self._render(
             "run.html",
             run=run,
-            other=other,
-            others=[one for one in others if one.id != run.id],
+            other=compared,
+            others=[past for past in others if past.id != run.id],
             events=shown[0].events,
             charts=charts(shown),
             point_seconds=POINT_SECONDS,
@@ -144,8 +143,8 @@ class Chart:
 
 def charts(shown: Sequence[Curves]) -> list[Chart]:
     """Return the charts of one run, or of two over each other, each from its own start."""
-    seconds = max(float(POINT_SECONDS), *(one.run.seen - one.run.began for one in shown))
-    parts = [_parts(one, seconds) for one in shown]
+    seconds = max(float(POINT_SECONDS), *(curves.run.seen - curves.run.began for curves in shown))
+    parts = [_parts(curves, seconds) for curves in shown]
     speeds = [point.images_per_second for row in parts for part in row for _, point in part]
     fastest = max(speeds, default=0.0) or 1.0
     right = _length(seconds)
@@ -248,7 +247,7 @@ def _length(seconds: float) -> str:
 
 def _sentence(shown: Sequence[Curves], unit: str, value: Callable[[Point], str]) -> str:
     """Return the means of a chart as a sentence."""
-    means = [f"{one.run.name}: {value(_joined(one.points))}" if one.points else f"{one.run.name}: -" for one in shown]
+    means = [f"{curves.run.name}: {value(_joined(curves.points)) if curves.points else '-'}" for curves in shown]
     length = counted(len(shown[0].points), "point")
     return f"{'; '.join(means)} {unit} on average, {length} of {POINT_SECONDS} s"
 

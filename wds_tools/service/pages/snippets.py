@@ -35,15 +35,15 @@ def fields_of_sample(opened: Opened, objects: dict[str, Any] | None, masks: list
         objects: See `wds_tools.service.pages.overlays.objects_view`.
         masks: See `wds_tools.service.pages.overlays.mask_view`; a loader refuses those of another size.
     """
-    found = _objects() if objects is not None and not objects["unusable"] else {}
-    if found and objects and any(one["outlines"] for one in objects["drawn"]):
-        found["outlines"] = 'wt.Polygons(like="boxes")'
+    fields = _objects() if objects is not None and not objects["unusable"] else {}
+    if fields and objects and any(shape["outlines"] for shape in objects["drawn"]):
+        fields["outlines"] = 'wt.Polygons(like="boxes")'
     usable = {
-        one["name"]: not one["numbers"]
-        for one in masks
-        if one["is_known"] and not one["is_damaged"] and not one["other_size"]
+        mask["name"]: not mask["numbers"]
+        for mask in masks
+        if mask["is_known"] and not mask["is_damaged"] and not mask["other_size"]
     }
-    return _fields(opened, "wt.Image()", found, usable)
+    return _fields(opened, "wt.Image()", fields, usable)
 
 
 def _objects() -> dict[str, str]:
@@ -65,14 +65,14 @@ def _fields(opened: Opened, image: str, objects: dict[str, str], masks: dict[str
     return fields
 
 
-def code_of_step(url: str, opened: Opened, wanted: Wanted) -> str:
+def code_of_step(url: str, opened: Opened, question: Wanted) -> str:
     """Return code that makes the loader of a step, and goes to the step; empty if its options are not valid."""
     try:
-        view, shuffle = view_of(wanted.view, wanted.size, wanted.description), parse_shuffle(wanted.shuffle)
+        view, shuffle = view_of(question.view, question.size, question.description), parse_shuffle(question.shuffle)
     except OptionError:
         return ""
     options = f"view={spell(view, 'wt.')}"
-    if objects := {name: kind for one in views_in(view) if (by := chosen_by(one)) for kind, name in [by]}:
+    if objects := {name: kind for part in views_in(view) if (by := chosen_by(part)) for kind, name in [by]}:
         field = CATEGORY_PATH.partition(":")[0]
         kinds = {
             "Boxes": f'wt.Boxes("{field}", path="objects.box", like="image")',
@@ -82,14 +82,14 @@ def code_of_step(url: str, opened: Opened, wanted: Wanted) -> str:
         options = f'fields={{"image": wt.Image({options}){chosen}}}'
     elif not opened.manifest.has_labels:
         options += ', fields=("image",)'
-    step, epoch = wanted.step, wanted.epoch
+    step, epoch = question.step, question.epoch
     lines = [
         *(["import itertools", ""] if step else []),
         "import wds_tools as wt",
         "",
-        f"loader = wt.make_loader({url!r}, batch_size={wanted.batch},",
+        f"loader = wt.make_loader({url!r}, batch_size={question.batch},",
         f"                        {options},",
-        f"                        shuffle={shuffle!r}, seed={wanted.seed})",
+        f"                        shuffle={shuffle!r}, seed={question.seed})",
         *([f"loader.set_epoch({epoch})"] if epoch else []),
         f"batch = next(itertools.islice(loader, {step}, None))" if step else "batch = next(iter(loader))",
     ]

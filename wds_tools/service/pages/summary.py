@@ -58,8 +58,8 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as values for JSON."""
         fields = {
-            name: [one.samples, one.bytes, one.shortest, one.longest, list(one.sizes.items())]
-            for name, one in self.fields.items()
+            name: [sums.samples, sums.bytes, sums.shortest, sums.longest, list(sums.sizes.items())]
+            for name, sums in self.fields.items()
         }
         images = {name: list(bins.items()) for name, bins in self.images.items()}
         return {"labels": list(self.labels.items()), "images": images, "fields": fields, "shards": self.shards}
@@ -83,18 +83,18 @@ class Summary:
         for name, (samples, size, shortest, longest, bins) in answer["fields"]:
             if name not in self.fields and len(self.fields) >= MAX_FIELDS:
                 continue
-            known = self.fields.setdefault(name, FieldSummary(shortest=shortest))
-            known.samples += samples
-            known.bytes += size
-            known.shortest, known.longest = min(known.shortest, shortest), max(known.longest, longest)
-            known.sizes.update(dict(bins))
+            sums = self.fields.setdefault(name, FieldSummary(shortest=shortest))
+            sums.samples += samples
+            sums.bytes += size
+            sums.shortest, sums.longest = min(sums.shortest, shortest), max(sums.longest, longest)
+            sums.sizes.update(dict(bins))
         self.shards += 1
 
 
 def summary_of(index: Index) -> dict[str, Any]:
     """Return the sums over one index as values for JSON."""
-    known = (index.width > 0) & (index.height > 0)
-    width, height = index.width[known], index.height[known]
+    has_size = (index.width > 0) & (index.height > 0)
+    width, height = index.width[has_size], index.height[has_size]
     images: dict[str, NDArray[Any]] = {WIDTH: width, HEIGHT: height, RATIO: width / height}
     fields = []
     for name, columns in list(index.fields.items())[:MAX_FIELDS]:

@@ -21,7 +21,6 @@ class TextCache:
     """The texts of samples, of which the least recently used are evicted first.
 
     Args:
-        browser: Reads samples.
         helpers: Processes that parse JSON.
     """
 
@@ -50,9 +49,9 @@ class TextCache:
         if stored is None:
             return ""
         key = f"{stored['xxh3']}-{stored['size']}-{stored['name'].rpartition('.')[2]}-{row['has_image']}"
-        known = self._kept.get(key)
-        if known is not None:
-            return known
+        cached = self._kept.get(key)
+        if cached is not None:
+            return cached
         shard = opened.manifest.shards[opened.locate(row["id"])[0]]
         async with self._working:
             try:

@@ -41,7 +41,6 @@ class ThumbnailCache:
     """The thumbnails of samples, of which the least recently used are evicted first.
 
     Args:
-        browser: Reads samples.
         helpers: Processes that decode images.
     """
 
@@ -51,42 +50,42 @@ class ThumbnailCache:
         self._working = asyncio.Semaphore(MAX_VALUES)
         self._kept = LRUCache[str, Thumbnail](max_items=20_000, max_bytes=_KEPT_BYTES)
 
-    async def thumbnail(self, opened: Opened, number: int, *, size: int, field: str) -> Thumbnail:
+    async def thumbnail(self, opened: Opened, sample: int, *, size: int, field: str) -> Thumbnail:
         """Return a thumbnail of a sample, or a placeholder if the sample has no image or it cannot be decoded.
 
         Masks are in the colours of a palette.
 
         Args:
             opened: The dataset.
-            number: The sample.
+            sample: Number of the sample.
             size: Longest side in pixels.
             field: The field; "" for its image.
         """
         try:
-            _, fields, shard = await self._browser.sample(opened, number)
+            _, fields, shard = await self._browser.sample(opened, sample)
         except BrowseError:
             return _placeholder("unknown")
-        stored = image_field_of(fields) if not field else next((one for one in fields if one["name"] == field), None)
+        stored = image_field_of(fields) if not field else next((item for item in fields if item["name"] == field), None)
         if stored is None or not may_hold_image(stored["name"]):
             return _placeholder("none")
         is_mask = shows_mask(stored["name"])
         key = f"{stored['xxh3']}-{stored['size']}-{size}{'-mask' if is_mask else ''}"
-        known = self._kept.get(key)
-        if known is not None:
-            return known
+        cached = self._kept.get(key)
+        if cached is not None:
+            return cached
         try:
             async with self._working:
                 data = await self._browser.value(opened, shard, stored)
                 question = {"field": stored["name"], "size": size, "is_mask": is_mask}
                 facts, made = await self._helpers.ask(question, data)
             kind = _TYPES.get(made[:2])
-            found = Thumbnail(made, kind, key, facts) if kind else _placeholder(key)
+            result = Thumbnail(made, kind, key, facts) if kind else _placeholder(key)
         except (BrowseError, BusyError):
             return _placeholder("unknown")  # it may be shown later
         except HelperError:
-            found = _placeholder(key)
-        self._kept.put(key, found, len(found.data) + 200)
-        return found
+            result = _placeholder(key)
+        self._kept.put(key, result, len(result.data) + 200)
+        return result
 
 
 def may_hold_image(field: str) -> bool:
@@ -100,7 +99,7 @@ def may_hold_image(field: str) -> bool:
 
 def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the field with the image of a sample, or another one with an image, or None."""
-    by_name = {one["name"]: one for one in fields}
+    by_name = {field["name"]: field for field in fields}
     names = [*(name for name in IMAGE_FIELDS if name in by_name), *filter(may_hold_image, by_name)]
     return by_name[names[0]] if names else None
 

@@ -94,7 +94,7 @@ def mask(data: bytes, *, field: str, size: int) -> tuple[bytes, dict[str, Any]]:
     numbers = pixels.astype(np.int64)
     places = np.where(numbers == 0, 0, (numbers - 1) % (palette.COUNT - 1) + 1).astype(np.uint8)
     image = Image.fromarray(places)
-    image.putpalette([part for number in range(palette.COUNT) for part in palette.rgb_of(number)])
+    image.putpalette([part for index in range(palette.COUNT) for part in palette.rgb_of(index)])
     image.save(out, "PNG", transparency=0)
     return out.getvalue(), facts
 

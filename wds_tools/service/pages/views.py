@@ -98,8 +98,8 @@ class State:
 
     def values(self, *omitted: str) -> dict[str, str | int]:
         """Return the values of the query that are not the defaults, without some: what a form sends unchanged."""
-        given = {_QUERY_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
-        defaults = {_QUERY_NAMES.get(one.name, one.name): one.default for one in fields(self)}
+        given = {_QUERY_NAMES.get(item.name, item.name): getattr(self, item.name) for item in fields(self)}
+        defaults = {_QUERY_NAMES.get(item.name, item.name): item.default for item in fields(self)}
         return {name: value for name, value in given.items() if value != defaults[name] and name not in omitted}
 
     def url(self, dataset: str, **changes: Any) -> str:
@@ -142,26 +142,26 @@ def run_view(run: dict[str, Any]) -> dict[str, Any]:
 def class_bars(opened: Opened, state: State) -> dict[str, Any]:
     """Return a page of the classes that are wanted, by size or by name; by number until all samples are counted."""
     names, counts = opened.manifest.classes, opened.class_counts()
-    order = _found(list(counts), names, state.find)
+    order = _matching(list(counts), names, state.find)
     if state.sort == "name":
-        order.sort(key=lambda number: (names[number].casefold() if number < len(names) else str(number), number))
+        order.sort(key=lambda label: (names[label].casefold() if label < len(names) else str(label), label))
     elif opened.is_counted:
-        order.sort(key=lambda number: (-counts[number], number))
+        order.sort(key=lambda label: (-counts[label], label))
     page, pages, part = part_of(len(order), CLASSES_PER_PAGE, state.classes)
-    most = max((counts[number] for number in order), default=0) or 1
+    most = max((counts[label] for label in order), default=0) or 1
     shown = [
         {
-            "number": number,
-            "name": class_name(names, number),
-            "count": counts[number],
-            "width": _BARS * counts[number] / most,
-            "is_chosen": number == state.label,
-            "url": state.url(opened.name, label=None if number == state.label else number, page=1, tab="samples"),
+            "number": label,
+            "name": class_name(names, label),
+            "count": counts[label],
+            "width": _BARS * counts[label] / most,
+            "is_chosen": label == state.label,
+            "url": state.url(opened.name, label=None if label == state.label else label, page=1, tab="samples"),
         }
-        for number in order[part]
+        for label in order[part]
     ]
-    found = {"shown": shown, "found": len(order), "total": len(counts), "unlabelled": opened.summary.labels[None]}
-    return {**found, "page": page, "pages": pages}
+    result = {"shown": shown, "found": len(order), "total": len(counts), "unlabelled": opened.summary.labels[None]}
+    return {**result, "page": page, "pages": pages}
 
 
 def problem_view(dataset: str, problem: dict[str, Any], state: State) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def problem_view(dataset: str, problem: dict[str, Any], state: State) -> dict[st
     }
 
 
-def _found(numbers: list[int], names: tuple[str, ...], find: str) -> list[int]:
+def _matching(numbers: list[int], names: tuple[str, ...], find: str) -> list[int]:
     """Return the classes whose name has a text, in upper or lower case, or that have this number."""
     if not find:
         return numbers
@@ -197,19 +197,19 @@ def class_name(names: tuple[str, ...], label: int | None) -> str:
 
 def page_links(page: Page, size: int) -> dict[str, int]:
     """Return the number of the page, and of the last one."""
-    number, last, _ = part_of(page.total, size, page.first // size + 1)
-    return {"number": number, "last": last}
+    current, last, _ = part_of(page.total, size, page.first // size + 1)
+    return {"number": current, "last": last}
 
 
-def part_of(total: int, size: int, number: int) -> tuple[int, int, slice]:
+def part_of(total: int, size: int, page: int) -> tuple[int, int, slice]:
     """Return a page of a list: its number, which is the last one at most, the number of the last one, and its items.
 
     >>> part_of(250, 100, 9)
     (3, 3, slice(200, 300, None))
     """
     last = max(1, math.ceil(total / size))
-    number = min(number, last)
-    return number, last, slice((number - 1) * size, number * size)
+    page = min(page, last)
+    return page, last, slice((page - 1) * size, page * size)
 
 
 def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -57,23 +57,18 @@ class ArrayCache:
         return ArrayCache, (self._folder, self._limit_bytes)  # each process maps the blocks that it needs
 
     def load(self, source: str, compute: Callable[[], Arrays]) -> Arrays:
-        """Return arrays; one process of the machine computes them, and the others wait for it.
-
-        Args:
-            source: All that the arrays depend on.
-            compute: Computes them.
-        """
+        """Return arrays by all that they depend on; one process of the machine computes them, the others wait for it."""
         name = f"arrays {_VERSION} {xxhash.xxh3_128_hexdigest(source.encode('utf-8', 'surrogatepass'))}"
-        found = self._find(name)
-        if found is not None:
-            return found
+        arrays = self._find(name)
+        if arrays is not None:
+            return arrays
         with self._blocks.claim(name, wait=True):
-            found = self._find(name)
-            if found is None:
-                found = compute()
-                if self._blocks.put(name, *_encode(found)):
-                    found = self._find(name) or found
-        return found
+            arrays = self._find(name)
+            if arrays is None:
+                arrays = compute()
+                if self._blocks.put(name, *_encode(arrays)):
+                    arrays = self._find(name) or arrays
+        return arrays
 
     def _find(self, name: str) -> Arrays | None:
         if not self._blocks.contains(name):  # marks it as used now
@@ -82,14 +77,14 @@ class ArrayCache:
         return None if block is None else _decode(block)
 
 
-def _encode(found: Arrays) -> list[memoryview | bytes]:
+def _encode(content: Arrays) -> list[memoryview | bytes]:
     """Return the parts of a block."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in found.arrays.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in content.arrays.items()}
     entries, offset = {}, 0
     for name, array in arrays.items():
         entries[name] = [array.dtype.str, array.shape, offset]
         offset += _padded(array.nbytes)
-    head = json.dumps({"arrays": entries, "values": found.values}).encode()
+    head = json.dumps({"arrays": entries, "values": content.values}).encode()
     head = len(head).to_bytes(8, "little") + head
     parts: list[memoryview | bytes] = [head.ljust(_padded(len(head)), b"\0")]
     for array in arrays.values():

@@ -97,8 +97,8 @@ class BlockCache:
         """
         path, stored = self._path(name), None if size is None else size + CHECKSUM_BYTES
         try:
-            found = maps.get(self._owner, name, lambda: _mapped(path, stored))
-            content = memoryview(_content(path, stored) if found is None else found)
+            mapped = maps.get(self._owner, name, lambda: _mapped(path, stored))
+            content = memoryview(_content(path, stored) if mapped is None else mapped)
         except OSError:
             return None
         return content[: len(content) - CHECKSUM_BYTES] if content else None
@@ -207,13 +207,13 @@ class BlockCache:
             A context manager; its value is False if another process has the lock and ``wait`` is False. It is True
             where the file system has no locks.
         """
-        number = (1 << 32) + int(_digest(name)[:15], 16)
-        is_claimed = self._lock(number, wait=wait)
+        position = (1 << 32) + int(_digest(name)[:15], 16)
+        is_claimed = self._lock(position, wait=wait)
         try:
             yield is_claimed
         finally:
             if is_claimed:
-                self._unlock(number)
+                self._unlock(position)
 
     def _path(self, name: str) -> Path:
         return self._own_folder / _digest(name)
@@ -290,22 +290,22 @@ class BlockCache:
                 if is_locked:
                     self._unlock(_USAGE_LOCK)
 
-    def _lock(self, number: int, *, wait: bool) -> bool:
+    def _lock(self, position: int, *, wait: bool) -> bool:
         try:
             file = self._usage_file()
         except OSError:  # the folder cannot be written to, so nothing is stored: `put` reports it
             return True
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, position)
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:  # a file system without locks
             _log.debug("%s: no record locks: %s", self.folder, error)
         return True
 
-    def _unlock(self, number: int) -> None:
+    def _unlock(self, position: int) -> None:
         with contextlib.suppress(OSError):
-            fcntl.lockf(self._usage_file(), fcntl.LOCK_UN, 1, number)
+            fcntl.lockf(self._usage_file(), fcntl.LOCK_UN, 1, position)
 
     def _usage_file(self) -> int:
         """Return the descriptor of this process for the file `usage`, opened again if the cache was deleted."""
@@ -324,14 +324,14 @@ class BlockCache:
 
 def cached_datasets(folder: Path) -> list[CachedDataset]:
     """Return the datasets in a cache folder, sorted by URL."""
-    found = []
+    datasets = []
     for path in folder.glob("*/url"):
         files = list(_files_of(path.parent))
         newest = max((time for time, _, _ in files), default=0.0)
-        found.append(
+        datasets.append(
             CachedDataset(path.read_text(), path.parent, len(files), sum(size for _, size, _ in files), newest)
         )
-    return sorted(found, key=lambda dataset: dataset.url)
+    return sorted(datasets, key=lambda dataset: dataset.url)
 
 
 def damaged_blocks(dataset: CachedDataset) -> Iterator[tuple[Path, bool]]:
@@ -385,8 +385,8 @@ def _content(path: Path, size: int | None) -> bytes:
 def _opened(path: Path, size: int | None) -> Iterator[int | None]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = os.fstat(file).st_size
-        is_complete = found == size or (size is None and found >= CHECKSUM_BYTES)
+        length = os.fstat(file).st_size
+        is_complete = length == size or (size is None and length >= CHECKSUM_BYTES)
         yield file if is_complete else None
     finally:
         os.close(file)

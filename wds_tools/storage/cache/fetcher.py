@@ -103,7 +103,7 @@ class Fetcher:
             now = monotonic()
             oldest = now - RECENT_SECONDS
             for path in [
-                path for path, (one, begun) in self._files.items() if one.done() and (begun < oldest or fresh)
+                path for path, (earlier, begun) in self._files.items() if earlier.done() and (begun < oldest or fresh)
             ]:
                 del self._files[path]
             is_new = name not in self._files
@@ -234,8 +234,8 @@ class Fetcher:
         """Return the task of a sample that contains a range, unless the block of the range is in the cache."""
         with self._condition:
             tasks = self._direct.get(extent.block.file.checksum, ())
-            found = (task for task in tasks if task.block.start <= extent.start and extent.stop <= task.block.stop)
-            task = next(found, None)
+            matches = (task for task in tasks if task.block.start <= extent.start and extent.stop <= task.block.stop)
+            task = next(matches, None)
         if task is None or self._cache.has(extent.block):
             return None
         if task.future.done() and task.future.exception():
@@ -315,14 +315,14 @@ class Fetcher:
                     self._condition.wait()
                     self._idle_threads -= 1
                     continue
-                found: list[tuple[int, _Task]] = []
-                while self._queue and (not found or _can_join(found, self._queue[0][2])):
+                batch: list[tuple[int, _Task]] = []
+                while self._queue and (not batch or _can_join(batch, self._queue[0][2])):
                     priority, _, task = heapq.heappop(self._queue)
                     if not task.is_started:
                         task.is_started = True
-                        found.append((priority, task))
-                if found:
-                    return found
+                        batch.append((priority, task))
+                if batch:
+                    return batch
             return []
 
     def _run(self, tasks: list[tuple[int, _Task]], buffer: memoryview) -> None:
@@ -394,9 +394,9 @@ class Fetcher:
             self._statistics.fetched_bytes += count
 
 
-def _can_join(found: list[tuple[int, _Task]], task: _Task) -> bool:
+def _can_join(batch: list[tuple[int, _Task]], task: _Task) -> bool:
     """Return whether a task can share a request with the tasks that were found before it."""
-    first, last = found[0][1], found[-1][1]
+    first, last = batch[0][1], batch[-1][1]
     return (
         not (task.is_started or task.is_direct or first.is_direct)
         and task.block.file == last.block.file

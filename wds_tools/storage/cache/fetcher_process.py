@@ -155,8 +155,8 @@ def _connect(path: Path) -> Connection:
 
 def _socket_path(folder: str, remote: RemoteOptions) -> Path:
     """Return the path of the socket, in a folder that only this user can read."""
-    scheme, _, rest = folder.partition("://")
-    authority = rest.partition("/")[0].rpartition("@")[2]
+    scheme, _, remaining = folder.partition("://")
+    authority = remaining.partition("/")[0].rpartition("@")[2]
     token = server_token(scheme, authority) if scheme in {"http", "https"} else None  # another token, another fetcher
     identity = (folder, remote, sorted(map(repr, remote.storage_options.items())), sys.path, token)
     name = xxhash.xxh3_128_hexdigest(repr(identity).encode())
@@ -258,8 +258,8 @@ class _Server:
 
     def _call(self, method: str, args: Any, options: Any) -> Any:
         try:
-            found = getattr(self._get_fetcher(), method)
-            return found(*args, **options) if callable(found) else found
+            attribute = getattr(self._get_fetcher(), method)
+            return attribute(*args, **options) if callable(attribute) else attribute
         except WdsToolsError as error:
             return error
         except Exception as error:  # whose class may not be picklable

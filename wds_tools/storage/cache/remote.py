@@ -57,22 +57,22 @@ class RemoteStore:
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard, read from the source."""
         file = StoredFile(name, total_bytes, "")
-        wanted = [span for span in ranges if span[0] < span[1]] or [(0, 1)]  # one byte, to check the length
-        extents = [Extent(Block(file, start, stop), start, stop) for start, stop in wanted]
-        found = iter(self._call("fetch", extents, inline=True))
-        return [memoryview(next(found)) if start < stop else memoryview(b"") for start, stop in ranges]
+        spans = [span for span in ranges if span[0] < span[1]] or [(0, 1)]  # one byte, to check the length
+        extents = [Extent(Block(file, start, stop), start, stop) for start, stop in spans]
+        parts = iter(self._call("fetch", extents, inline=True))
+        return [memoryview(next(parts)) if start < stop else memoryview(b"") for start, stop in ranges]
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of blocks: views of mapped blocks of the cache, if they are there."""
-        found = [self._find_cached(extent) for extent in extents]
+        parts = [self._find_cached(extent) for extent in extents]
         for inline in (False, True):  # the second time for blocks that were evicted at once
-            missing = [position for position, data in enumerate(found) if data is None]
+            missing = [position for position, data in enumerate(parts) if data is None]
             if not missing:
                 break
             results = self._call("fetch", [extents[position] for position in missing], inline=inline)
             for position, data in zip(missing, results, strict=True):
-                found[position] = self._find_cached(extents[position]) if data is None else memoryview(data)
-        return [data for data in found if data is not None]
+                parts[position] = self._find_cached(extents[position]) if data is None else memoryview(data)
+        return [data for data in parts if data is not None]
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Let the fetcher read these blocks into the cache, in this order."""

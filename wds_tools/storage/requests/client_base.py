@@ -95,7 +95,7 @@ class Part:
         self._start = start
         self._into = into
 
-    def rest(self) -> memoryview:
+    def remaining(self) -> memoryview:
         """Return the part of the buffer that is not filled yet."""
         return self._into[self.position - self._start :]
 

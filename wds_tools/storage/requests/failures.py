@@ -58,7 +58,6 @@ class Failure(Exception):  # noqa: N818 - it is data about an error, which the r
     Args:
         reason: What happened, without secrets.
         retry: Whether another attempt can help.
-        status: HTTP status.
         code: The store's own code, such as ``SlowDown``.
         retry_after: Seconds to wait, from the header ``Retry-After``.
         remedy: What the user can do.
@@ -95,10 +94,10 @@ def clean_url(url: str) -> str:
     >>> clean_url("https://me:secret@host:8080/train/a.tar?X-Amz-Signature=123#x")
     'https://host:8080/train/a.tar'
     """
-    head, separator, rest = url.partition("://")
+    head, separator, remaining = url.partition("://")
     if not separator:
         return url.partition("?")[0]
-    authority, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    authority, slash, path = re.split(r"[?#]", remaining, maxsplit=1)[0].partition("/")
     return f"{head}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
@@ -161,8 +160,8 @@ def code_in(body: bytes, headers: Mapping[str, str]) -> tuple[str, str]:
         if isinstance(error, dict):
             reasons = [item.get("reason") for item in error.get("errors") or [] if isinstance(item, dict)]
             status = error.get("status")  # Google's is a name, and that of `wds-tools serve` is a number
-            own = error.get("reason") or (status if isinstance(status, str) else "")
-            code = next((reason for reason in reasons if reason), own)
+            default = error.get("reason") or (status if isinstance(status, str) else "")
+            code = next((reason for reason in reasons if reason), default)
             return str(code)[:100], str(error.get("message") or "")
         return str(error)[:100], ""
     code = re.search(r"<Code>\s*([^<]{1,100}?)\s*</Code>", text)
@@ -230,22 +229,22 @@ def failure_of(  # noqa: PLR0911 - one kind of error per return
     if isinstance(error, Failure):
         return error
     chain = list(_chain(error))
-    for one in chain:
-        status, code, message = _response_of(one)
+    for cause in chain:
+        status, code, message = _response_of(cause)
         if status is not None:
-            text = message or without_secrets(str(error) or str(one), secrets)
-            found = failure_of_status(status, code=code, message=text, secrets=secrets)
+            text = message or without_secrets(str(error) or str(cause), secrets)
+            failure = failure_of_status(status, code=code, message=text, secrets=secrets)
             if isinstance(error, _PERMANENT):
-                found.retry = False
-            return found
+                failure.retry = False
+            return failure
     text = without_secrets(str(error), secrets) or "no reason given"
     reason = f"{type(error).__name__}: {text}"
     for kind, retry, what, remedy in _LIBRARY_ERRORS:
-        if any(isinstance(one, kind) for one in chain):
+        if any(isinstance(cause, kind) for cause in chain):
             return Failure(f"{what}: {text}", retry=retry, remedy=remedy)
     if isinstance(error, FileNotFoundError):
         return Failure(text, retry=False, missing=True)
-    if any("Credential" in type(one).__name__ for one in chain):
+    if any("Credential" in type(cause).__name__ for cause in chain):
         return Failure(reason, retry=False, remedy=_remedy_of_status(401, ""))
     permanent = isinstance(error, (*_PERMANENT, ImportError, TypeError, ValueError))
     if permanent and not isinstance(error, json.JSONDecodeError):  # HTML where JSON was expected
@@ -280,7 +279,7 @@ def _response_of(error: BaseException) -> tuple[int | None, str, str]:
 
 def _as_status(value: Any) -> int | None:
     try:
-        number = int(value)
+        status = int(value)
     except (TypeError, ValueError):
         return None
-    return number if 300 <= number <= 599 else None
+    return status if 300 <= status <= 599 else None

@@ -53,13 +53,13 @@ class FsspecClient(BaseClient):
         return data
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:
-        known = self._versions.get(path)
-        if known is None:
+        recorded = self._versions.get(path)
+        if recorded is None:
             info = self._system.info(self._path(path))
             tag = info.get("ETag") or info.get("etag") or ""
             self._check_version(path, str(tag), info.get("size"), total_bytes)
         else:
-            self._check_version(path, None, known[1], total_bytes)
+            self._check_version(path, None, recorded[1], total_bytes)
         data = self._system.cat_file(self._path(path), start=part.position, end=part.stop)
         if len(data) > part.stop - part.position:
             raise Failure(

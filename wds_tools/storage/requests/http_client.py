@@ -61,7 +61,7 @@ class HttpClient(HttpRequests):
         base = urlunsplit(self._request_url(page)._replace(query=""))
         links = _Links()
         links.feed(partial.data.decode("utf-8", "replace"))
-        below = (urljoin(base, link).partition("?")[0].partition("#")[0] for link in links.found)
+        below = (urljoin(base, link).partition("?")[0].partition("#")[0] for link in links.targets)
         names = {unquote(url.removeprefix(base)) for url in below if url.startswith(base)}
         return [name for name in names if name and "/" not in name]
 
@@ -137,8 +137,8 @@ def _headers_of(url: SplitResult, options: Mapping[str, Any]) -> dict[str, str]:
         for name, value in dict(given).items():
             if re.search(r"[\r\n]", f"{name}{value}"):
                 raise OptionError(f"the header {str(name).splitlines()[0]!r} contains a line break")
-            for known in [known for known in headers if known.lower() == str(name).lower()]:
-                del headers[known]
+            for header in [header for header in headers if header.lower() == str(name).lower()]:
+                del headers[header]
             headers[str(name)] = str(value)
     return headers
 
@@ -156,8 +156,8 @@ class _Links(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.targets: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note the target of a link."""
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        self.targets += [value for name, value in attrs if tag == "a" and name == "href" and value]

@@ -45,7 +45,6 @@ class HttpRequests(BaseClient):
     Args:
         folder: The folder. The secrets of its options appear in no message.
         headers: Headers of all requests.
-        pool: The connections.
         host: Host that requests are sent to, for messages; default: the one of the URL.
     """
 
@@ -90,11 +89,11 @@ class HttpRequests(BaseClient):
         """Return the number of bytes of a response with a range."""
         _check_encoding(response)
         text = response.headers.get("Content-Range", "")
-        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
-        if not found:
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
+        if not match:
             raise Failure(f"the response has no valid Content-Range ({text[:100]!r})", remedy=_NO_RANGES)
-        start, stop = int(found[1]), int(found[2]) + 1
-        self._check_version(path, response.headers.get("ETag"), int(found[3]) if found[3] != "*" else None, total_bytes)
+        start, stop = int(match[1]), int(match[2]) + 1
+        self._check_version(path, response.headers.get("ETag"), int(match[3]) if match[3] != "*" else None, total_bytes)
         if start != part.position or not start < stop <= part.stop:
             raise Failure(
                 f"bytes {start:,} to {stop:,} arrived instead of {part.position:,} to {part.stop:,}", remedy=_NO_RANGES
@@ -264,7 +263,7 @@ def _receive(response: http.client.HTTPResponse, part: Part, length: int) -> Non
             part.add(data)
             count = len(data)
         else:
-            count = receive_into(response, part.rest()[: stop - part.position])
+            count = receive_into(response, part.remaining()[: stop - part.position])
             part.position += count
         if not count:
             raise Failure(f"the response ended {stop - part.position:,} bytes too early")
@@ -274,8 +273,8 @@ def _receive(response: http.client.HTTPResponse, part: Part, length: int) -> Non
 
 def _continues(response: http.client.HTTPResponse, range_headers: Mapping[str, str], position: int) -> bool:
     """Return whether a response is the rest of an object, which begins at a position."""
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return bool(range_headers) and response.status == 206 and found is not None and int(found[1]) == position
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return bool(range_headers) and response.status == 206 and match is not None and int(match[1]) == position
 
 
 def _check_encoding(response: http.client.HTTPResponse) -> None:

@@ -76,7 +76,7 @@ def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
         StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
     """
     root = url.rstrip("/")
-    return {one.path: RemoteFile(f"{root}/{one.path}", one.size, one.version) for one in each_object(url, remote)}
+    return {item.path: RemoteFile(f"{root}/{item.path}", item.size, item.version) for item in each_object(url, remote)}
 
 
 def each_object(url: str, remote: RemoteOptions) -> Iterator[Listed]:
@@ -86,10 +86,10 @@ def each_object(url: str, remote: RemoteOptions) -> Iterator[Listed]:
         StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
     """
     lister = _Lister(url, remote)
-    folders, found = [""], list[Listed]()
+    folders, objects = [""], list[Listed]()
     if url.partition("://")[0].lower() in _BY_PREFIX:
-        folders, found = _divided(lister)
-    yield from found
+        folders, objects = _divided(lister)
+    yield from objects
     with ThreadPoolExecutor(LISTS) as pool:
         listings = deque[Future[list[Listed]]]()
         for folder in folders:
@@ -118,13 +118,13 @@ def check_bucket(url: str, remote: RemoteOptions) -> None:
         )
 
 
-def check_not_empty(found: Sized, url: str, remote: RemoteOptions) -> None:
+def check_not_empty(objects: Sized, url: str, remote: RemoteOptions) -> None:
     """Check that there are objects below a URL.
 
     Raises:
         MissingSourceError: There are none.
     """
-    if not found:
+    if not objects:
         check_bucket(url, remote)
         raise MissingSourceError(f"{clean_url(url)} does not exist or is empty: check the URL")
 
@@ -134,26 +134,25 @@ def _divided(lister: _Lister) -> tuple[list[str], list[Listed]]:
 
     A listing of all objects returns them page by page, one request after another; those of folders run side by side.
     """
-    folders, found = [""], list[Listed]()
+    folders, objects = [""], list[Listed]()
     for _level in range(_LEVELS):
         with ThreadPoolExecutor(LISTS) as pool:
             levels = list(pool.map(lister.level, folders))
         inner = [folder for folders_in, _ in levels for folder in folders_in]
         if len(inner) > _MOST_FOLDERS:  # they probably have few objects each
-            return folders, found
+            return folders, objects
         for _, files in levels:
-            found += files
+            objects += files
         folders = inner
         if not folders or len(folders) >= LISTS:
             break
-    return folders, found
+    return folders, objects
 
 
 class _Lister:
     """Lists folders below a URL. Several threads may use it.
 
     Args:
-        url: The URL.
         remote: How URLs are read.
     """
 
@@ -181,8 +180,8 @@ class _Lister:
 
         def find(system: Any, root: str) -> list[Listed]:
             root = root.rstrip("/")
-            found = system.find(_join(root, folder), detail=True)
-            return [_listed(_below(root, name), info) for name, info in found.items() if name != root]
+            infos = system.find(_join(root, folder), detail=True)
+            return [_listed(_below(root, name), info) for name, info in infos.items() if name != root]
 
         try:
             return self._request(find)

@@ -193,12 +193,12 @@ class ObjectClient(BaseClient):
         import obstore  # noqa: PLC0415
 
         try:
-            found = obstore.list_with_delimiter(self._store, self._path(folder.strip("/")) or None)
+            listed = obstore.list_with_delimiter(self._store, self._path(folder.strip("/")) or None)
         except Exception as error:
             failure = self._failure_of(error)
         else:
             self._has_succeeded = True
-            return [str(entry["path"]).rpartition("/")[2] for entry in found["objects"]]
+            return [str(entry["path"]).rpartition("/")[2] for entry in listed["objects"]]
         raise failure
 
     def _get(self, path: str, options: dict[str, Any]) -> Any:

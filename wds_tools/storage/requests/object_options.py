@@ -80,15 +80,15 @@ def object_storage(url: str, options: Mapping[str, Any]) -> ObjectStorage:
         raise OptionError(f"{parts.scheme}:// needs a bucket, such as {parts.scheme}://bucket/train")
     options = {name: value for name, value in options.items() if value is not None and name not in _WITHOUT_EFFECT}
     _check_names(options, _ALLOWED[kind], kind)
-    found = ObjectStorage(kind, bucket, parts.path.strip("/"))
-    {"s3": _s3, "gs": _gs, "az": _az}[kind](found, options, parts.netloc.rpartition("@")[2])
-    endpoint = found.config.get("endpoint") or found.config.get("base_url") or ""
-    found.host = urlsplit(endpoint).netloc or found.host
-    found.client["allow_http"] = endpoint.startswith("http://")
+    storage = ObjectStorage(kind, bucket, parts.path.strip("/"))
+    {"s3": _s3, "gs": _gs, "az": _az}[kind](storage, options, parts.netloc.rpartition("@")[2])
+    endpoint = storage.config.get("endpoint") or storage.config.get("base_url") or ""
+    storage.host = urlsplit(endpoint).netloc or storage.host
+    storage.client["allow_http"] = endpoint.startswith("http://")
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-    if "root_certificate" not in found.client and bundle and Path(bundle).is_file():
-        found.client["root_certificate"] = Path(bundle).read_text(encoding="utf-8")
-    return found
+    if "root_certificate" not in storage.client and bundle and Path(bundle).is_file():
+        storage.client["root_certificate"] = Path(bundle).read_text(encoding="utf-8")
+    return storage
 
 
 def _check_names(options: Mapping[str, Any], allowed: set[str], what: str) -> None:
@@ -99,18 +99,18 @@ def _check_names(options: Mapping[str, Any], allowed: set[str], what: str) -> No
         )
 
 
-def _s3(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
+def _s3(storage: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
     client = dict(options.get("client_kwargs") or {})
     _check_names(client, _S3_CLIENT, "client_kwargs of s3")
     session = _botocore_session(options.get("profile"))
     if options.get("anon"):
-        found.config["skip_signature"] = True
+        storage.config["skip_signature"] = True
     elif options.get("key") and options.get("secret"):
-        found.config.update(access_key_id=options["key"], secret_access_key=options["secret"])
+        storage.config.update(access_key_id=options["key"], secret_access_key=options["secret"])
         if options.get("token"):
-            found.config["session_token"] = options["token"]
+            storage.config["session_token"] = options["token"]
     else:
-        _s3_credentials(found, session, options.get("profile"))
+        _s3_credentials(storage, session, options.get("profile"))
     profile = session.get_scoped_config() if session else {}
     endpoint = options.get("endpoint_url") or client.get("endpoint_url")
     if not endpoint and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
@@ -118,18 +118,18 @@ def _s3(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
         endpoint = endpoint or profile.get("endpoint_url")
     region = client.get("region_name") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     region = region or profile.get("region") or "us-east-1"
-    found.config["region"] = region
-    found.host = f"s3.{region}.amazonaws.com"
+    storage.config["region"] = region
+    storage.host = f"s3.{region}.amazonaws.com"
     if endpoint:
-        found.config["endpoint"] = endpoint.rstrip("/")
-        found.config["virtual_hosted_style_request"] = False
+        storage.config["endpoint"] = endpoint.rstrip("/")
+        storage.config["virtual_hosted_style_request"] = False
     if options.get("requester_pays"):
-        found.config["request_payer"] = True
+        storage.config["request_payer"] = True
     verify = client.get("verify", os.environ.get("AWS_CA_BUNDLE"))
     if verify is False:
-        found.client["allow_invalid_certificates"] = True
+        storage.client["allow_invalid_certificates"] = True
     elif isinstance(verify, str) and Path(verify).is_file():
-        found.client["root_certificate"] = Path(verify).read_text(encoding="utf-8")
+        storage.client["root_certificate"] = Path(verify).read_text(encoding="utf-8")
 
 
 def _botocore_session(profile: str | None) -> Any:
@@ -147,13 +147,13 @@ def _botocore_session(profile: str | None) -> Any:
     return session
 
 
-def _s3_credentials(found: ObjectStorage, session: Any, profile: str | None) -> None:
+def _s3_credentials(storage: ObjectStorage, session: Any, profile: str | None) -> None:
     """Take credentials from botocore; without it, obstore finds them in the environment or on the machine."""
     if session:
         credentials = session.get_credentials()
         if credentials is None:
             raise StoreError(
-                f"no credentials were found for s3://{found.bucket}: configure them as for the AWS command line, "
+                f"no credentials were found for s3://{storage.bucket}: configure them as for the AWS command line, "
                 "or set --storage-option anon=true (storage_options={'anon': True}) for a public bucket"
             )
 
@@ -166,39 +166,39 @@ def _s3_credentials(found: ObjectStorage, session: Any, profile: str | None) -> 
                 "expires_at": datetime.now(UTC) + timedelta(seconds=_CREDENTIAL_SECONDS),
             }
 
-        found.credentials = provide
+        storage.credentials = provide
         return
-    found.found_credentials = bool(os.environ.get("AWS_ACCESS_KEY_ID"))
+    storage.found_credentials = bool(os.environ.get("AWS_ACCESS_KEY_ID"))
     files = profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    if files or (not found.found_credentials and (Path.home() / ".aws" / "credentials").exists()):
+    if files or (not storage.found_credentials and (Path.home() / ".aws" / "credentials").exists()):
         raise StoreError(
-            f"s3://{found.bucket}: profiles and credential files are read by botocore, which is not installed; "
+            f"s3://{storage.bucket}: profiles and credential files are read by botocore, which is not installed; "
             "try `pip install botocore`"
         )
 
 
-def _gs(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
-    found.host = "storage.googleapis.com"
+def _gs(storage: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
+    storage.host = "storage.googleapis.com"
     token = options.get("token")
     endpoint = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint:
-        found.config["base_url"] = endpoint.rstrip("/") if "://" in endpoint else f"http://{endpoint.rstrip('/')}"
+        storage.config["base_url"] = endpoint.rstrip("/") if "://" in endpoint else f"http://{endpoint.rstrip('/')}"
     if options.get("anon") or token == _ANONYMOUS or (endpoint and token is None):
-        found.config["skip_signature"] = True
+        storage.config["skip_signature"] = True
     elif isinstance(token, Mapping) and token.get("type") == "service_account":
-        found.config["service_account_key"] = json.dumps(dict(token))
+        storage.config["service_account_key"] = json.dumps(dict(token))
     elif isinstance(token, str) and token not in {"browser", "cache", "cloud", "google_default"}:
         if Path(token).is_file():
-            found.config["application_credentials"] = token
+            storage.config["application_credentials"] = token
         else:
-            found.config["bearer_token"] = token
+            storage.config["bearer_token"] = token
     elif token is not None and token not in ("cloud", "google_default"):
         raise UnsupportedOptionError(
             "storage option token: allowed are anon, cloud, google_default, a file, an access token, "
             "or a dict of type service_account"
         )
     else:
-        found.found_credentials = any(os.environ.get(f"GOOGLE_{name}") for name in _GOOGLE) or _GOOGLE_FILE.exists()
+        storage.found_credentials = any(os.environ.get(f"GOOGLE_{name}") for name in _GOOGLE) or _GOOGLE_FILE.exists()
     if options.get("requester_pays"):
         raise UnsupportedOptionError("storage option requester_pays is not supported for gs://")
 
@@ -207,33 +207,33 @@ _GOOGLE = ("APPLICATION_CREDENTIALS", "SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH",
 _GOOGLE_FILE = Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
 
 
-def _az(found: ObjectStorage, options: dict[str, Any], netloc: str) -> None:
+def _az(storage: ObjectStorage, options: dict[str, Any], netloc: str) -> None:
     texts = dict(options)
     connection = texts.pop("connection_string", None) or os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     given = dict(re.findall(r"([A-Za-z]+)=([^;]+)", connection))
     if given.get("UseDevelopmentStorage", "").lower() == "true":
-        found.config["use_emulator"] = True
+        storage.config["use_emulator"] = True
     host = netloc if "." in netloc else ""  # of abfs://container@account.dfs.core.windows.net/folder
     account = texts.get("account_name") or given.get("AccountName") or host.partition(".")[0]
     account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     if account:
-        found.config["account_name"] = account
-    found.host = f"{account}.blob.core.windows.net"
+        storage.config["account_name"] = account
+    storage.host = f"{account}.blob.core.windows.net"
     suffix = given.get("EndpointSuffix", "core.windows.net")
     if given.get("BlobEndpoint"):
-        found.config["endpoint"] = given["BlobEndpoint"].rstrip("/")
+        storage.config["endpoint"] = given["BlobEndpoint"].rstrip("/")
     elif texts.get("account_host"):
-        found.config["endpoint"] = f"https://{texts['account_host']}"
+        storage.config["endpoint"] = f"https://{texts['account_host']}"
     elif suffix != "core.windows.net":
-        found.config["endpoint"] = f"https://{account}.blob.{suffix}"
+        storage.config["endpoint"] = f"https://{account}.blob.{suffix}"
     for name, value in (
         ("account_key", texts.get("account_key") or given.get("AccountKey")),
         ("sas_key", (texts.get("sas_token") or given.get("SharedAccessSignature") or "").lstrip("?")),
         *((name, texts.get(name)) for name in ("tenant_id", "client_id", "client_secret")),
     ):
         if value:
-            found.config[name] = value
+            storage.config[name] = value
     if texts.get("anon"):
-        found.config["skip_signature"] = True
-    known = {"account_key", "sas_key", "client_secret", "skip_signature", "use_emulator"} & set(found.config)
-    found.found_credentials = bool(known) or any(name.startswith("AZURE_STORAGE_") for name in os.environ)
+        storage.config["skip_signature"] = True
+    secrets = {"account_key", "sas_key", "client_secret", "skip_signature", "use_emulator"} & set(storage.config)
+    storage.found_credentials = bool(secrets) or any(name.startswith("AZURE_STORAGE_") for name in os.environ)

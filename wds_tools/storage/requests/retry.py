@@ -84,8 +84,8 @@ class Outages:
     def current(self, url: str, now: float) -> Outage | None:
         """Return the longest outage that affects an object."""
         with self._lock:
-            found = [outage for name in ("", url) if (outage := self._outages.get(name)) and now < outage.until]
-            return min((replace(outage) for outage in found), key=lambda outage: outage.since, default=None)
+            active = [outage for name in ("", url) if (outage := self._outages.get(name)) and now < outage.until]
+            return min((replace(outage) for outage in active), key=lambda outage: outage.since, default=None)
 
     def failed(self, url: str, *, since: float, now: float, until: float) -> None:
         """Record a failed attempt that can be repeated.
@@ -116,7 +116,6 @@ class Attempts:
     """The attempts of one request. It reads no clock and does not wait.
 
     Args:
-        policy: The policy.
         now: Current time in seconds, of any clock that does not go back.
         uniform: Function (low, high) that returns a random number.
         least: Number of attempts that are made even if the time is over.

@@ -23,7 +23,6 @@ class TlsSocket:
 
     Args:
         sock: Connected socket. It is closed with this one.
-        context: Settings of TLS.
         host: Name that the certificate must have.
 
     Raises:
