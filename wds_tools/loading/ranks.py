@@ -255,7 +255,7 @@ class Agreement:
         return f"{self._exchange}/{self._count}/any/{key_of('members', *members)}"
 
     def check(self, steps: int) -> None:
-        """Check that all ranks have made the changes of this rank, and this rank those of others.
+        """Check that all ranks have made the same changes.
 
         Raises:
             LoaderError: A rank has not, or its change differs.

@@ -11,9 +11,10 @@ from wds_tools.errors import OptionError
 class RayWorkers:
     """Workers on the machines of a Ray cluster, as ``num_workers=`` of `make_loader`.
 
-    They send batches over TCP to this process, which needs fewer cores then. See docs/clusters.md for when it pays.
+    They send batches over TCP to this process, which then needs fewer cores. docs/clusters.md says when that helps.
 
     Args:
+        count: Number of workers.
         num_cpus: CPUs that Ray reserves for a worker. A worker uses one core, except for what ``transform=`` starts.
 
     Raises:

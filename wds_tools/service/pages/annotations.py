@@ -131,7 +131,7 @@ def _category(value: Any) -> int | None:
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and -1e15 < value < 1e15  # which NaN is not either
+    return type(value) in (int, float) and -1e15 < value < 1e15  # False for NaN
 
 
 def _list(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Views as the page gets them: the name of one and a size, or a description as JSON, which may be anything."""
+"""Views as the page gets them: a name and a size, or a description as JSON, which may be anything."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class RunRoutes:
         return self._render("runs.html", runs=runs, total=total, page=page, last=last)
 
     async def get_run(self, request: web.Request) -> web.Response:
-        """Show the curves of a run, and those of another one over them."""
+        """Show the curves of a run, with the curves of another run over them."""
         owner = _owner(request)
         try:
             run = await asyncio.to_thread(self._history.find, request.match_info["id"], owner)

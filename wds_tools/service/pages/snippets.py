@@ -33,7 +33,7 @@ def fields_of_sample(opened: Opened, objects: dict[str, Any] | None, masks: list
     Args:
         opened: The dataset.
         objects: See `wds_tools.service.pages.overlays.objects_view`.
-        masks: See `wds_tools.service.pages.overlays.mask_view`; a loader refuses those of another size.
+        masks: See `wds_tools.service.pages.overlays.mask_view`; a loader refuses masks of another size.
     """
     fields = _objects() if objects is not None and not objects["unusable"] else {}
     if fields and objects and any(shape["outlines"] for shape in objects["drawn"]):

@@ -18,7 +18,7 @@ _WAIT_SECONDS = 0.3  # for which a page waits for its texts
 
 
 class TextCache:
-    """The texts of samples, of which the least recently used are evicted first.
+    """The texts of samples; the least recently used are evicted first.
 
     Args:
         helpers: Processes that parse JSON.

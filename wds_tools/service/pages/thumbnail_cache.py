@@ -38,7 +38,7 @@ class Thumbnail:
 
 
 class ThumbnailCache:
-    """The thumbnails of samples, of which the least recently used are evicted first.
+    """The thumbnails of samples; the least recently used are evicted first.
 
     Args:
         helpers: Processes that decode images.

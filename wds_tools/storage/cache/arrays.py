@@ -57,7 +57,7 @@ class ArrayCache:
         return ArrayCache, (self._folder, self._limit_bytes)  # each process maps the blocks that it needs
 
     def load(self, source: str, compute: Callable[[], Arrays]) -> Arrays:
-        """Return arrays by all that they depend on; one process of the machine computes them, the others wait for it."""
+        """Return arrays by all that they depend on; one process of the machine computes them, the others wait."""
         name = f"arrays {_VERSION} {xxhash.xxh3_128_hexdigest(source.encode('utf-8', 'surrogatepass'))}"
         arrays = self._find(name)
         if arrays is not None:
