@@ -448,6 +448,12 @@ def test_labels_of_boxes_are_not_labels_of_the_image(tmp_path: Path, write: Call
     assert kept in ([7, 3, 7], "[7, 3, 7]")
 
 
+def test_a_text_next_to_one_box_per_image_is_the_label(tmp_path: Path) -> None:
+    rows = {"image": [png(0), png(1)], "bbox": [[[1, 1, 2, 2]], [[0, 0, 2, 2]]], "label": ["cat", "dog"]}
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    assert wt.pack(tmp_path / "a.parquet", tmp_path / "d", workers=1).manifest.classes == ("cat", "dog")
+
+
 def test_numbers_of_classes_are_not_one_hot(tmp_path: Path) -> None:
     features = datasets.Features(
         {"image": datasets.Image(), "labels": datasets.List(datasets.ClassLabel(names=["a", "b"]))}

@@ -69,7 +69,7 @@ def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
     """
     lengths = Lengths(values).of(len(values))
     several = set(lengths.tolist()) - {0}
-    if not several or not any(isinstance(value, (list, tuple, np.ndarray, str)) for value in values):
+    if not several or not any(map(_is_list, values)):
         return None
     have_one_length = len(set(lengths.tolist())) == 1
     if have_one_length and max(several) > 1 and {one for row in values for one in _numbers(row)} <= {0, 1}:
@@ -85,6 +85,11 @@ def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
         if is_flat and len(set(lengths.tolist())) > 1 and max(several) > 1:
             return name
     return None
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is a list, also one in JSON."""
+    return value.lstrip().startswith("[") if isinstance(value, str) else isinstance(value, (list, tuple, np.ndarray))
 
 
 def _numbers(row: Any) -> list[float]:
