@@ -305,10 +305,15 @@ def test_ctrl_c_ends_the_packer_with_the_training(source, tmp_path):
 
 
 def test_progress_shows_the_packer_and_the_epoch(source, tmp_path, capfd):
-    with make(source, tmp_path / "out", progress=True) as loader:
-        keys_of(loader)
+    with OtherPacker(source, tmp_path / "out") as packer:
+        packer.pack(0)
+        with make(source, tmp_path / "out", progress=True) as loader:
+            iterator = iter(loader)
+            next(iterator)  # not all is packed yet, so the packer is shown
+            packer.close()
+            assert len(list(iterator)) == 9
     shown = capfd.readouterr().err
-    assert "packing:   " in shown
+    assert "packing: " in shown
     assert "/42 [" in shown  # images
     assert "epoch 0:" in shown
     assert "/10 [" in shown  # batches

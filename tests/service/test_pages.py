@@ -241,7 +241,7 @@ def test_the_filter_knows_the_columns_of_the_tables_of_img2dataset(tmp_path: Pat
 def test_the_last_page_has_the_rest_and_a_page_behind_the_end_is_the_last(server: Running) -> None:
     last = page(server, "/datasets/deep%20er/photos?page=7")
     assert last.count("/samples/") == 40
-    assert page(server, "/datasets/deep%20er/photos?page=999999999999") == last
+    assert without_final(page(server, "/datasets/deep%20er/photos?page=999999999999")) == without_final(last)
 
 
 @pytest.mark.parametrize(
