@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from browser import FOLDER, IS_SUPPORTED
 
@@ -24,6 +25,9 @@ PACKAGES = {
 
 _EXPAND = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
 _STAMP = FOLDER / "installed.json"
+
+_CHECKED: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python has this check of names since 3.11.4. The archives are known by their SHA-256 in any case."""
 
 
 def main() -> None:
@@ -56,7 +60,7 @@ def _fetched(package: str, digest: str, folder: Path) -> Path:
     if found != digest:
         raise SystemExit(f"{package} has the SHA-256 {found} instead of {digest}")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder / archive.stem, filter="data")
+        tar.extractall(folder / archive.stem, **_CHECKED)
     return folder / archive.stem / "package"
 
 
@@ -67,7 +71,7 @@ def _expand(path: Path, to: Path) -> None:
         out.seek(0)
         if to.suffix == ".tar":
             with tarfile.open(fileobj=out) as tar:
-                tar.extractall(FOLDER, filter="data")
+                tar.extractall(FOLDER, **_CHECKED)
         else:
             with to.open("wb") as target:
                 shutil.copyfileobj(out, target, 1 << 20)

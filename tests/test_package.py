@@ -50,7 +50,7 @@ def test_the_source_distribution_has_every_tracked_file_and_nothing_else(tmp_pat
 def test_tests_run_from_the_source_distribution(tmp_path: Path) -> None:
     copy_tracked_files(tmp_path / "clone")
     with tarfile.open(build_sdist(tmp_path / "clone", tmp_path)) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+        archive.extractall(tmp_path / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (root,) = (tmp_path / "unpacked").iterdir()
     # An editable install compiles the module in the folder of the sources.
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
