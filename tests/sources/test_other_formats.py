@@ -7,8 +7,8 @@ import gzip
 import pickle
 import re
 import shutil
-import tarfile
 import sqlite3
+import tarfile
 import warnings
 from collections.abc import Callable
 from contextlib import closing
