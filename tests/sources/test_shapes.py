@@ -111,7 +111,7 @@ def test_images_without_a_file_of_labelme_have_no_objects_and_damaged_files_are_
     }  # fmt: skip
     [skip] = report.skipped
     assert skip.path == "images/photo_2.jpg"
-    assert "photo_2.json has a shape that cannot be read (KeyError: 'label')" in skip.reason
+    assert "photo_2.json has an invalid shape (KeyError: 'label')" in skip.reason
     assert "2 of 4 images have no file of shapes, and so no objects" in " ".join(report.manifest.account.notes)
 
 

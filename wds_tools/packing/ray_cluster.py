@@ -116,7 +116,7 @@ class RemoteFunction:
         try:
             problem, answer = self._ray.get(reference)
         except errors.RayTaskError as error:
-            if isinstance(error.cause, errors.RayError):  # an error that cannot be sent
+            if isinstance(error.cause, errors.RayError):  # Ray could not send the error itself
                 raise WorkerError(f"a Ray task failed: {error.cause}") from error
             raise error.cause from error
         if problem:

@@ -219,7 +219,7 @@ def images_in(data: bytes, where: str) -> list[Shaped]:
     try:
         return list(_FORMATS[str(format_of(data))][1](json.loads(data)))
     except _ERRORS as error:
-        raise SourceError(f"{where} has a shape that cannot be read ({type(error).__name__}: {error})") from error
+        raise SourceError(f"{where} has an invalid shape ({type(error).__name__}: {error})") from error
 
 
 def as_coco(images: Iterable[Shaped], names: Sequence[str]) -> bytes:

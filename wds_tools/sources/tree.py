@@ -30,7 +30,7 @@ from wds_tools.wording import counted
 
 _OUTSIDE = object()  # in place of the label of an image outside of the class folders
 _READ = 200  # texts and JSON files of images that may have labels
-_STRAYS = 10  # a larger part of the images than one of so many is not left out of the classes
+_STRAYS = 10  # it is an error if more than one in ten images is outside the class folders
 
 
 class Layout:

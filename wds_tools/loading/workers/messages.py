@@ -63,7 +63,7 @@ def as_exception(failure: Failure) -> BaseException:
     """Return the exception to raise in the main process, with the traceback of the worker as a note."""
     error = failure.error
     if error is None:
-        return WorkerError(f"a worker failed with an exception that cannot be pickled:\n{failure.text}")
+        return WorkerError(f"a worker failed with an exception that pickle does not support:\n{failure.text}")
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
         # Raised here, it would end the iteration or the program without showing where it came from.
         wrapped = WorkerError(f"{type(error).__name__} was raised in a worker:\n{failure.text}")
