@@ -137,7 +137,7 @@ class Collected:
     """Annotations while they are collected: images with bad boxes are skipped, what is remarkable is listed."""
 
     def __init__(self) -> None:
-        self.found = Annotations()
+        self.annotations = Annotations()
         self._remarks: dict[str, tuple[int, list[str]]] = {}
 
     def add(
@@ -163,13 +163,13 @@ class Collected:
             objects: Sequence[Object] = facts.get("objects", ())
             for number, remark in remarks(objects, *size, tolerance):
                 self.remark(remark, f"{name_of(objects[number], number)} of {image!r} in {file}")
-            self.found.images[image] = packed({**facts, _FILE: file})
+            self.annotations.images[image] = packed({**facts, _FILE: file})
         except SourceError as error:
             self.skip(image, error, file)
 
     def skip(self, image: str, error: SourceError, file: str) -> None:
         """Skip an image whose annotations cannot be read."""
-        self.found.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
+        self.annotations.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
 
     def remark(self, what: str, where: str, count: int = 1) -> None:
         """List objects that are kept but that a user should know."""
@@ -178,9 +178,9 @@ class Collected:
 
     def finished(self) -> Annotations:
         """Return the annotations with their notes."""
-        self.found.notes += [
+        self.annotations.notes += [
             f"{counted(count, 'object')} {what}, kept as in the source: {first_of(named)}"
             + (" (`wds-tools verify DATASET --json` names all)" if count > _MAX_NAMED else "")
             for what, (count, named) in sorted(self._remarks.items())
         ]
-        return self.found
+        return self.annotations

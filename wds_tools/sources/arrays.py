@@ -104,10 +104,10 @@ class ArraySource(RecordSource):
         count = found.account.given = roles.images.shape[0]
         rows = _chunk_rows(roles.images)
         names = self._names()
-        self.found_roles = names.record_roles()
+        self.record_roles = names.record_roles()
         for row in range(count):
             group = row // rows if rows > 1 else -1
-            extra = self.extra_bytes(self._values(row), self.found_roles)
+            extra = self.extra_bytes(self._values(row), self.record_roles)
             entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, extra)
             found.add(entry, roles.labels[row] if roles.labels is not None else None)
         found.classes = roles.classes or ()
@@ -121,15 +121,15 @@ class ArraySource(RecordSource):
             if why := reason_of(self._others[short][1]):
                 found.account.leave_out("array", name, why)
             else:
-                found.account.use("array", name, names.destination(short, self.found_roles))
-        names.account_facts(found, self.found_roles)
+                found.account.use("array", name, names.destination(short, self.record_roles))
+        names.account_facts(found, self.record_roles)
 
     def read(self, entry: Input) -> Record:
         roles, row = self._roles, entry.location[0]
-        assert self.found_roles is not None
+        assert self.record_roles is not None
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             image = _to_image(self._row(IMAGE, roles.images, row), roles.layout)
-            return self.to_record(self._values(row), self.found_roles, image)
+            return self.to_record(self._values(row), self.record_roles, image)
 
     @cached_property
     def _others(self) -> dict[str, tuple[Any, str]]:

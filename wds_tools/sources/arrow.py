@@ -84,7 +84,7 @@ class ArrowSource(RecordSource):
     unit = "row"
     part = "column"
     grouped: ClassVar[bool] = False
-    found_roles: Roles
+    record_roles: Roles
     packed: frozenset[str] = frozenset()
     image_columns: frozenset[str] = frozenset()
     changes: Mapping[int, Mapping[str, Mapping[int, int]]] = MappingProxyType({})  # of files, see `Columns.changes`
@@ -118,14 +118,14 @@ class ArrowSource(RecordSource):
     def groups(self, file: int) -> Iterator[tuple[Sequence[int | None], Sequence[int]]]:
         """Yield the groups of a file: bytes of the image of each row, and of its other fields in a shard."""
         for batch in self._open(file)[1]:
-            image = self.found_roles.image
+            image = self.record_roles.image
             rest = [name for name in self.packed_columns(file) if name != image]
             rows = batch.select(rest).to_pylist() if rest else [{}] * batch.num_rows
             images = batch.column(image)
             named = pa.types.is_struct(images.type)
             paths = pc.struct_field(images, "path").to_pylist() if named else [None] * batch.num_rows
             cells = (row | {image: {"bytes": b"", "path": path}} for row, path in zip(rows, paths, strict=True))
-            extras = [self.extra_bytes(self.row_values(file, row), self.found_roles) for row in cells]
+            extras = [self.extra_bytes(self.row_values(file, row), self.record_roles) for row in cells]
             yield lengths(batch.column(image)), extras
 
     def load(self, file: int, group: int) -> Any:
@@ -160,9 +160,9 @@ class ArrowSource(RecordSource):
             if isinstance(data, dict):
                 path = data["path"]
                 values[name] = Excluded(f"a file name, {path!r}, without its bytes: {_LOAD_IT}") if path else None
-            elif isinstance(data, bytes) and data and not sniff(data) and name != self.found_roles.image:
+            elif isinstance(data, bytes) and data and not sniff(data) and name != self.record_roles.image:
                 raise SourceError(f"column {name!r} has {len(data)} bytes, not an image")
-        image = cells.get(self.found_roles.image)
+        image = cells.get(self.record_roles.image)
         path = image.get("path") if isinstance(image, dict) else None
         return {"file_name": path} | values if path else values
 
@@ -193,7 +193,7 @@ class ArrowSource(RecordSource):
         self._add_lengths(files, seen)
         for name in seen.may_be_class_names():
             seen.extend_texts(name, self._values(files, name))
-        roles = self.found_roles = self._with_flags(files, seen, seen.roles())
+        roles = self.record_roles = self._with_flags(files, seen, seen.roles())
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         found.account.notes += seen.hints(
             roles,
@@ -396,7 +396,7 @@ class ParquetSource(ArrowSource):
 
     def _mean_bytes(self, group: Any) -> tuple[int, int]:
         """Return the mean bytes of an image, and of the fields that the other columns become."""
-        roles = self.found_roles
+        roles = self.record_roles
         others = self.packed - {roles.image}
         sizes: Counter[str | None] = Counter()
         for column in map(group.column, range(group.num_columns)):

@@ -262,7 +262,7 @@ class _Reader:
             starts = [start for image in unknown for start in self.by_image[image]]
             refused = [_decode(self.text, start)[0] for start in starts]
             named = [f"annotation {one.get('id', 'without id')} of image {one['image_id']!r}" for one in refused]
-            self.result.found.notes.append(
+            self.result.annotations.notes.append(
                 f"{counted(len(starts), 'annotation')} of images that {self.where} does not list, left out: "
                 f"{first_of(named)}"
             )
@@ -304,7 +304,7 @@ class _Reader:
         left_out = [one for one in categories if names[one.get("name")] > 1 and one["id"] not in self.used]
         if len(left_out) < len(categories):
             for one in left_out:
-                self.result.found.notes.append(
+                self.result.annotations.notes.append(
                     f"category {one['id']} has no annotation, and the same name as another one, {one.get('name')!r}: "
                     "left out"
                 )
@@ -348,7 +348,7 @@ class _Reader:
     def _add_panoptic(self, image: dict[str, Any], one: dict[str, Any]) -> None:
         if not isinstance(one.get("file_name"), str):
             raise SourceError("its panoptic annotation does not name a PNG (file_name)")
-        self.result.found.fields[_file_name(image)] = {"panoptic.png": one["file_name"]}
+        self.result.annotations.fields[_file_name(image)] = {"panoptic.png": one["file_name"]}
 
 
 def _is_caption(one: dict[str, Any]) -> bool:

@@ -59,7 +59,7 @@ class Named:
         file: Its file; of a table in parts, the first one.
         rows: Its rows.
         image: The column with the names.
-        found: Image of each row; None for a row that names none.
+        images: Image of each row; None for a row that names none.
         further: Further files of a table in parts.
         notes: What a user should know about its rows.
     """
@@ -67,7 +67,7 @@ class Named:
     file: File
     rows: TextTable
     image: str
-    found: list[File | None]
+    images: list[File | None]
     further: tuple[File, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ class SplitRows(NamedTuple):
 
     def rows(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
         """Yield the location, the row and the image of each row of the split."""
-        for (location, row), image, own in zip(self.table.rows.rows(), self.table.found, self.is_member, strict=True):
+        for (location, row), image, own in zip(self.table.rows.rows(), self.table.images, self.is_member, strict=True):
             if own:
                 yield location, row, image
 
@@ -106,8 +106,8 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     found = _joined([table for table in named if table is not None])
     claimed: set[str] = set()
     kept = []
-    for table in sorted(found, key=lambda table: -len(list(filter(None, table.found)))):
-        own = list(filter(None, table.found))
+    for table in sorted(found, key=lambda table: -len(list(filter(None, table.images)))):
+        own = list(filter(None, table.images))
         more = {image.path for image in own} - claimed
         if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or len(more) > 1:
             claimed |= more  # a table of one image describes it
@@ -120,7 +120,7 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
     by_form: dict[Any, list[Named]] = {}
     for table in tables:
         folder = posixpath.dirname(table.file.path)
-        is_part = all(image is not None and posixpath.dirname(image.path) == folder for image in table.found)
+        is_part = all(image is not None and posixpath.dirname(image.path) == folder for image in table.images)
         form = (split_of_table(table.file.path), table.image, *table.rows.columns) if is_part else table.file.path
         by_form.setdefault(form, []).append(table)
     found = []
@@ -130,7 +130,7 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
             found += [first, *others]
             continue
         rows = first.rows.followed_by(one.rows for one in others)
-        images = [image for one in (first, *others) for image in one.found]
+        images = [image for one in (first, *others) for image in one.images]
         found.append(Named(first.file, rows, first.image, images, tuple(one.file for one in others)))
     return found
 
@@ -206,12 +206,12 @@ def _with_captions(table: Named) -> Named:
 
     These become lists, of one column of captions the list ``captions``.
     """
-    paths = [image.path for image in table.found if image is not None]
+    paths = [image.path for image in table.images if image is not None]
     if len({*paths}) == len(paths):
         return table
     rows = [row for _, row in table.rows.rows()]
     of_image: dict[str, list[int]] = {}
-    for number, (row, image) in enumerate(zip(rows, table.found, strict=True)):
+    for number, (row, image) in enumerate(zip(rows, table.images, strict=True)):
         of_image.setdefault(f"/{row.get(table.image)}" if image is None else image.path, []).append(number)
     several = [[rows[number] for number in own] for own in of_image.values() if len(own) > 1]
     varied = [name for name in table.rows.columns if name != table.image and any(_differ(name, own) for own in several)]
@@ -230,8 +230,8 @@ def _with_captions(table: Named) -> Named:
     images = counted(len(several), "image")
     note = f"{table.file.path!r} has several rows for {images}: {quoted(names.values())} are lists in json"
     columns = [names.get(name, name) for name in table.rows.columns]
-    found = [table.found[own[0]] for own in of_image.values()]
-    return replace(table, rows=table.rows.with_rows(columns, joined), found=found, notes=(note,))
+    found = [table.images[own[0]] for own in of_image.values()]
+    return replace(table, rows=table.rows.with_rows(columns, joined), images=found, notes=(note,))
 
 
 def _differ(column: str, rows: Sequence[Row]) -> bool:
@@ -281,9 +281,9 @@ def _image_column(
 
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
     """Check that the folders of images cannot be classes."""
-    named = [image.path for table in tables for image in table.found if image is not None]
+    named = [image.path for table in tables for image in table.images if image is not None]
     if folders := first_folders(named):
-        table = max(tables, key=lambda table: len(table.found))
+        table = max(tables, key=lambda table: len(table.images))
         raise SourceError(
             f"{files.where} has folders of images ({quoted(folders[:3])}), and {table.file.path}, which names the "
             f"images: {_packing_of_folders(files, named)} --from folder (kind='folder') if the folders are the "
@@ -375,18 +375,18 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
             )
         note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
-        return {"": SplitRows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
+        return {"": SplitRows(tables[0], [True] * len(tables[0].images), (note,) if others else (), reason)}
     plan = {}
     for split, table in sorted(by_split.items()):
         own = [folder for folder in folders.get(split, {}) if folder]
-        plan[own[0] if len(own) == 1 else split] = SplitRows(table, [True] * len(table.found))
+        plan[own[0] if len(own) == 1 else split] = SplitRows(table, [True] * len(table.images))
     return plan
 
 
 def _packing_of_table(files: Files, tables: Sequence[Named]) -> str:
     """Return how to pack one of several tables with its images, the one with the most; empty if it cannot be."""
-    for table in sorted(tables, key=lambda table: -len(table.found)):
-        rows = zip(table.rows.rows(), table.found, strict=True)
+    for table in sorted(tables, key=lambda table: -len(table.images)):
+        rows = zip(table.rows.rows(), table.images, strict=True)
         paths = (
             (posixpath.join(posixpath.dirname(table.file.path), str(row[table.image])), image)
             for (_, row), image in rows
@@ -407,7 +407,7 @@ def _by_folder(table: Named) -> dict[str, SplitRows]:
 
     SplitRows without an image are in the first.
     """
-    own = [None if image is None else split_folder(image.path) for image in table.found]
+    own = [None if image is None else split_folder(image.path) for image in table.images]
     names = sorted({name for name in own if name is not None})
     if len(names) < 2 or "" in names:
         return {"": SplitRows(table, [True] * len(own))}
@@ -416,7 +416,7 @@ def _by_folder(table: Named) -> dict[str, SplitRows]:
 
 def _check_once(table: Named) -> None:
     """Check that no image has several rows."""
-    counts = Counter(image.path for image in table.found if image is not None)
+    counts = Counter(image.path for image in table.images if image is not None)
     path, count = next(iter(counts.most_common(1)), ("", 0))
     if count > 1:
         raise SourceError(

@@ -185,7 +185,7 @@ class LmdbSource(RecordSource):
                 found.account.use("key", path_text(key), "class names")
             else:
                 found.account.leave_out("key", path_text(key), "has class names that do not belong to the labels")
-        no_label = self.found_roles is not None and self.found_roles.label is None
+        no_label = self.record_roles is not None and self.record_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
             found.account.use("key", "first folder", "label")
 

@@ -86,9 +86,9 @@ class ObjectSource(RecordSource):
         if not len(self._items):
             raise SourceError(f"the {self.name} has no items")
         super().collect(found)
-        if self.found_roles and self.found_roles.image in self._decoded:
+        if self.record_roles and self.record_roles.image in self._decoded:
             found.account.notes.append(
-                f"{self.found_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
+                f"{self.record_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
                 "were read from, pass items with their bytes, or pack the files by their path"
             )
         found.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()

@@ -72,7 +72,7 @@ class RecordSource(NamedValues):
         path: The file or folder, if it is one.
     """
 
-    found_roles: Roles | None = None
+    record_roles: Roles | None = None
 
     def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -112,7 +112,7 @@ class RecordSource(NamedValues):
         for skip in skipped:
             found.skip(*skip)
         if final is not None:
-            self.found_roles = roles = final
+            self.record_roles = roles = final
             labels = seen.values_of(roles)
             for number, entry in listed:
                 found.add(entry, labels[number] if labels else self.label_of(entry))
@@ -137,8 +137,8 @@ class RecordSource(NamedValues):
         return seen, listed, skipped
 
     def read(self, entry: Input) -> Record:
-        assert self.found_roles is not None
-        return self.to_record(self.values(entry), self.found_roles)
+        assert self.record_roles is not None
+        return self.to_record(self.values(entry), self.record_roles)
 
     def _input(self, item: Item, values: Mapping[str, Any], roles: Roles) -> Input:
         image = self._image(values, roles, copy=False)

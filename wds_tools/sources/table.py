@@ -153,7 +153,7 @@ class TableSource(TableRows):
         for name in self.table.unnamed:
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
-        self.found_roles = roles = with_images(names.roles(image), more)
+        self.record_roles = roles = with_images(names.roles(image), more)
         head = [row for _, row in islice(self.table.rows(), _HINT_ROWS)]
         found.account.notes += names.hints(roles, lambda name: [row.get(name) for row in head])
         labels = names.values_of(roles) or [NONE] * len(entries)
@@ -164,20 +164,20 @@ class TableSource(TableRows):
         names.account(found, roles)
 
     def read(self, entry: Input) -> Record:
-        assert self.found_roles is not None
+        assert self.record_roles is not None
         row = self.table.row(entry.location)
-        name = str(row[self.found_roles.image])
+        name = str(row[self.record_roles.image])
         image = self._bytes(name)
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
-        values, files = self.divided(row, self.found_roles, self.table)
+        values, files = self.divided(row, self.record_roles, self.table)
         further = {}
         for column, file in files.items():
-            field, data = self.found_roles.fields[column], self._bytes(str(file))
+            field, data = self.record_roles.fields[column], self._bytes(str(file))
             if "." not in field:
                 field = stored_name(f"{field}{os.path.splitext(str(file).strip())[1].lower()}")  # noqa: PTH122
             further[field] = as_png(data) if field.endswith(".png") else data
-        record = self.to_record(values, self.found_roles, converted(image))
+        record = self.to_record(values, self.record_roles, converted(image))
         return record._replace(fields={**record.fields, **further})
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
@@ -186,10 +186,10 @@ class TableSource(TableRows):
         return self.times.later(((name, os.fsencode(self._path(name))) for name in names), time_ns)
 
     def _files_of(self, entry: Input) -> Iterator[str]:
-        assert self.found_roles is not None
+        assert self.record_roles is not None
         yield entry.path
-        if self.found_roles.fields:
-            yield from map(str, self.divided(self.table.row(entry.location), self.found_roles, self.table)[1].values())
+        if self.record_roles.fields:
+            yield from map(str, self.divided(self.table.row(entry.location), self.record_roles, self.table)[1].values())
 
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
         """Note how many images have several rows."""

@@ -126,7 +126,7 @@ class Table(Layout):
         """
         layout = cls()
         tables = tables_of(files, layout.options)
-        named = [image for table in tables for image in table.found if image is not None]
+        named = [image for table in tables for image in table.images if image is not None]
         if not tables or not are_most(named, without_masks(files)[0]):
             return None
         check_folders(files, tables)
@@ -287,7 +287,7 @@ def _labelled(
     like ids.
     """
     given = options.columns.get(LABEL)
-    tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.found))
+    tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.images))
     if given:
         tables = [table for table in tables if given in table.rows.columns] or tables
     hot = None if given is not None or len(plan) < 2 else _one_hot([one.table for one in plan.values()])

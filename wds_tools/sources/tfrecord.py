@@ -91,7 +91,7 @@ class TfRecordSource(RecordSource):
 
     def _add_classes(self, found: Collector) -> None:
         """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
-        label = (self.found_roles and self.found_roles.label) or ""
+        label = (self.record_roles and self.record_roles.label) or ""
         path = (self.path if self.path.is_dir() else self.paths[0].parent) / f"{label.replace('/', '-')}.labels.txt"
         if not found.classes and path.is_file():
             with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:

@@ -116,14 +116,14 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
             result.skip(image, error, name)
     names = Classes.sorted(seen)
     _convert(result, raw, file_of, names.numbers(), 0 if from_zero else 1)
-    result.found.names = tuple(names)
-    result.found.notes.append(
+    result.annotations.names = tuple(names)
+    result.annotations.notes.append(
         f"boxes count pixels from 0: {from_zero} has an xmin or ymin below 1"
         if from_zero
         else "boxes count pixels from 1, as VOC defines it: no xmin or ymin is below 1"
     )
-    result.found.notes += notes_on_names(stated, file_of, "XML file", "<filename>")
-    result.found.parts += [Part("entry", name, "json") for name in sorted(elements)]
+    result.annotations.notes += notes_on_names(stated, file_of, "XML file", "<filename>")
+    result.annotations.parts += [Part("entry", name, "json") for name in sorted(elements)]
     return result.finished()
 
 

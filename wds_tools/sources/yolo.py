@@ -163,9 +163,9 @@ def annotations_of(
         where: Name of the file with the names, for messages.
     """
     result = Collected()
-    result.found.names = yaml.names
-    result.found.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
-    result.found.parts += yaml.parts
+    result.annotations.names = yaml.names
+    result.annotations.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
+    result.annotations.parts += yaml.parts
     for image, name, data in labels:
         if data is None:
             result.add(image, _facts([]), (1, 1), file=name)
