@@ -215,14 +215,15 @@ def test_values_that_could_be_positions_are_named_in_a_warning(
     pandas.DataFrame({"file": ["0.png"], "label": ["cat"], **columns}).to_csv(src / "a.csv", index=False)
     wt.pack(src, tmp_path / "d", images="resize", resize=(12, 10), workers=1)
     warned = [text for text in caplog.messages if "are not changed when images are resized" in text]
-    assert [f": {named} are not changed" in text for text in warned] == [True] * (named is not None)
+    assert [f": the values of {named} are not changed" in text for text in warned] == [True] * (named is not None)
 
 
 def test_arrays_with_the_sides_of_the_image_at_their_end_are_resized(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     masks = np.stack([NUMBERS, NUMBERS + 1])
-    found = resized(shard(tmp_path, instances_npy=masks, joints_npy=np.full((5, 3), 7.5)))
+    flow = np.full((*NUMBERS.shape, 2), -0.5, np.float32)
+    found = resized(shard(tmp_path, instances_npy=masks, joints_npy=np.full((5, 3), 7.5), flow_npy=flow))
     expected = [expected_mask(mask) for mask in masks]
     assert np.array_equal(np.load(io.BytesIO(found["instances.npy"])), expected)
-    assert "'joints.npy' are not changed when images are resized" in caplog.text
+    assert "'flow.npy', 'joints.npy' are not changed when images are resized" in caplog.text

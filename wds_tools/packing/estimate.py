@@ -87,8 +87,8 @@ def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions
                 names |= may_have_positions(record, (info.height, info.width))
     if names:
         _log.warning(
-            "%s: %s are not changed when images are resized (--resize, resize=): if these are positions or areas in "
-            "pixels, pack without it, and let the loader resize image and positions together (view=, like=)",
+            "%s: the values of %s are not changed when images are resized (--resize, resize=): if these are positions, "
+            "distances or areas in pixels, pack without it, and let the loader resize image and positions together (view=, like=)",
             shown_path(source.name),
             quoted(sorted(names)),
         )

@@ -40,7 +40,7 @@ _NUMBERS = re.compile(r"[-+.,;:|eE\d\s\[\](){}]+")  # text that has nothing but 
 _SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _COORDINATES = (2, 3)  # the last side of an array of positions: x and y, perhaps with a depth or visibility
-_KNOWN = ("objects", "height", "width", "path", "class", "label")  # entries that are known, or changed with the image
+_UNDERSTOOD = ("objects", "height", "width", "path", "class", "label")  # not positions, or changed with the image
 _MAX_NUMBERS = 10_000
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WORD = re.compile(r"[^\s,;:|()\[\]{}]+")
@@ -248,7 +248,7 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     old = _size_of(record.image)
     if old == new:
         return set()
-    facts = {name: _plain_number(value) for name, value in record.facts.items() if name not in _KNOWN}
+    facts = {name: _plain_number(value) for name, value in record.facts.items() if name not in _UNDERSTOOD}
     names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
     numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]
     if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is no position
@@ -260,7 +260,8 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
         if kind == "json":
             names.update([name] if _could_be_positions(_parsed(data), old) else [])
         elif array is not None and array.ndim and array.dtype.kind in "iuf" and array.shape[-1] in _COORDINATES:
-            names.update([name] if _could_be_positions(array.tolist(), old) else [])
+            is_flow = array.ndim == 3 and array.shape == (*old, 2)  # vectors in pixels, such as optical flow
+            names.update([name] if is_flow or _could_be_positions(array.tolist(), old) else [])
     return names
 
 
@@ -275,9 +276,9 @@ def _is_number(value: Any) -> bool:
 
 def _could_be_positions(value: Any, size: Size) -> bool:
     """Return whether a value has two or more numbers, all of which are positions in an image of this size."""
-    found: list[float] = []
+    numbers: list[float] = []
     stack = [value]
-    while stack and len(found) < _MAX_NUMBERS:
+    while stack and len(numbers) < _MAX_NUMBERS:
         item = stack.pop()
         if isinstance(item, str):
             parsed = _parsed(item) if item.lstrip()[:1] in ("{", "[") else None
@@ -285,9 +286,9 @@ def _could_be_positions(value: Any, size: Size) -> bool:
                 parsed = [float(word) for word in _NUMBER.findall(item)] if _is_list_of_numbers(item) else None
             item = parsed
         if _is_number(item):
-            found.append(item)
+            numbers.append(item)
         stack += item if isinstance(item, list) else item.values() if isinstance(item, dict) else ()
-    return len(found) > 1 and max(found) > 1 and all(0 <= one <= max(size) for one in found)
+    return len(numbers) > 1 and max(numbers) > 1 and all(0 <= number <= max(size) for number in numbers)
 
 
 def _is_list_of_numbers(text: str) -> bool:
