@@ -60,7 +60,7 @@ _MAX_SIDES = 64
 _NESTED_TAGS = 32  # JSON has no such characters
 
 Cut = Callable[[int, int, int], memoryview]
-"""Returns the bytes of a file, by its number, from a position to another."""
+"""Returns the bytes of a file, given by its index, from one position to another."""
 
 
 class ChunkFile(NamedTuple):
@@ -126,7 +126,7 @@ class ChunkSource(RecordSource):
         """Return the files that the index names."""
         raise NotImplementedError
 
-    def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
+    def item(self, chunk: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         """Return the values of an item.
 
         Raises:
@@ -134,13 +134,13 @@ class ChunkSource(RecordSource):
         """
         raise NotImplementedError
 
-    def group(self, number: int) -> int:
-        """Return the number of the group of items that are cheap to read together, or -1."""
-        return -1 if self._files[number].codec is None else number
+    def group(self, chunk: int) -> int:
+        """Return the number of the group of items in a file that are cheap to read together, or -1."""
+        return -1 if self._files[chunk].codec is None else chunk
 
-    def locations(self, number: int) -> Iterator[tuple[int, ...]]:
+    def locations(self, chunk: int) -> Iterator[tuple[int, ...]]:
         """Yield where each item of a file is, (start, stop): a number of items, their offsets, then their bytes."""
-        file, data = self._files[number], self.content(number)
+        file, data = self._files[chunk], self.content(chunk)
         count = int.from_bytes(data[:4], "little")
         if count != file.length or len(data) < 4 * (count + 2):
             raise SourceError(
@@ -152,11 +152,11 @@ class ChunkSource(RecordSource):
             raise SourceError(f"{file.path} is damaged: its offsets are not inside the file")
         yield from pairwise(offsets)
 
-    def content(self, number: int) -> memoryview:
+    def content(self, chunk: int) -> memoryview:
         """Return the content of a file: mapped, or decompressed as a whole."""
-        file = self._files[number]
+        file = self._files[chunk]
         is_plain = file.codec is None
-        data = self._mapped[number] if is_plain else self._cache.load(number, lambda: self._decompress(number), len)
+        data = self._mapped[chunk] if is_plain else self._cache.load(chunk, lambda: self._decompress(chunk), len)
         if len(data) != file.size:
             raise SourceError(
                 f"{file.path} is truncated or damaged: it has {len(data):,} bytes, but its index states {file.size:,}: "
@@ -164,15 +164,15 @@ class ChunkSource(RecordSource):
             )
         return data
 
-    def slice(self, number: int, start: int, stop: int) -> memoryview:
+    def slice(self, chunk: int, start: int, stop: int) -> memoryview:
         """Return a part of the content of a file, to read an item."""
-        if self._files[number].codec is None:
-            return self._mapped.slice(number, start, stop)
-        return self.content(number)[start:stop]
+        if self._files[chunk].codec is None:
+            return self._mapped.slice(chunk, start, stop)
+        return self.content(chunk)[start:stop]
 
-    def collect(self, found: Collector) -> None:
-        found.take_files([self.path / INDEX, *(file.path for file in self._files)])
-        super().collect(found)
+    def collect(self, collector: Collector) -> None:
+        collector.take_files([self.path / INDEX, *(file.path for file in self._files)])
+        super().collect(collector)
 
     def why_left_out(self, path: str) -> str | None:  # noqa: ARG002 - the same for all
         return f"{INDEX} does not name it"
@@ -182,16 +182,16 @@ class ChunkSource(RecordSource):
         return {path.name: type(self)(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
-        for number, file in enumerate(self._files):
+        for chunk, file in enumerate(self._files):
             name = file.path.relative_to(self.path).as_posix()
-            for row, location in enumerate(self.locations(number)):
-                values = attempt(self.item, number, location, lambda file, *part: self.content(file)[slice(*part)])
-                yield Item(f"{name}#{row}", (number, *location), values, self.group(number))
+            for row, location in enumerate(self.locations(chunk)):
+                values = attempt(self.item, chunk, location, lambda file, *part: self.content(file)[slice(*part)])
+                yield Item(f"{name}#{row}", (chunk, *location), values, self.group(chunk))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        number, *location = entry.location
+        chunk, *location = entry.location
         with as_read_error(f"{self.path} cannot be read"):
-            return self.item(number, tuple(location), self.slice)
+            return self.item(chunk, tuple(location), self.slice)
 
     @cached_property
     def _files(self) -> tuple[ChunkFile, ...]:
@@ -202,13 +202,13 @@ class ChunkSource(RecordSource):
     def _mapped(self) -> MappedFiles:
         return MappedFiles(tuple(file.path for file in self._files))
 
-    def _decompress(self, number: int) -> memoryview:
+    def _decompress(self, chunk: int) -> memoryview:
         """Return the content of a compressed file, or one byte more than its index states."""
-        file = self._files[number]
+        file = self._files[chunk]
         if not 0 <= file.size <= _MAX_CONTENT_BYTES:
             raise SourceError(f"{file.path} states {file.size:,} bytes; allowed are {_MAX_CONTENT_BYTES:,}")
         with as_source_error(f"{file.path} cannot be decompressed", pa.ArrowException, ValueError):
-            data = self._mapped.slice(number, 0, file.path.stat().st_size)
+            data = self._mapped.slice(chunk, 0, file.path.stat().st_size)
             return decompressed(data, str(file.codec), file.size)
 
 
@@ -226,8 +226,8 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
     with as_source_error(f"{path} cannot be read", ValueError, RecursionError):
         if path.stat().st_size > _MAX_INDEX_BYTES:
             raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_INDEX_BYTES:,}")
-        found = json.loads(path.read_bytes())
-    return found if isinstance(found, dict) else {}
+        index = json.loads(path.read_bytes())
+    return index if isinstance(index, dict) else {}
 
 
 def datasets_in(folder: Path) -> list[Path]:
@@ -256,10 +256,10 @@ def has_index_of(entry: str) -> Callable[[Path], bool]:
         if not path.is_dir():
             return False
         try:
-            found = read_index(next(iter(datasets_in(path)), path), "").get(entry)
+            entries = read_index(next(iter(datasets_in(path)), path), "").get(entry)
         except SourceError:
             return False
-        return isinstance(found, list) and bool(found) and all(isinstance(one, dict) for one in found)
+        return isinstance(entries, list) and bool(entries) and all(isinstance(item, dict) for item in entries)
 
     return test
 
@@ -271,10 +271,10 @@ class MdsSource(ChunkSource):
     format = "MDS"
     part = "column"
 
-    def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
-        names, encodings, sizes = self._columns[number]
+    def item(self, chunk: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
+        names, encodings, sizes = self._columns[chunk]
         with as_source_error("is damaged", ValueError, IndexError, KeyError, RecursionError):
-            fields = split_fields(cut(number, *location), sizes)
+            fields = split_fields(cut(chunk, *location), sizes)
             return {
                 name: decoded(field, encoding) for name, encoding, field in zip(names, encodings, fields, strict=True)
             }
@@ -299,14 +299,14 @@ class MdsSource(ChunkSource):
     def _columns(self) -> list[tuple[list[str], list[str], list[int | None]]]:
         """Return names, encodings and fixed lengths of the columns of each shard."""
         with as_source_error(f"{self.path / INDEX} is damaged", KeyError, TypeError, ValueError):
-            found = []
+            columns = []
             for shard in self._shards:
                 names, encodings = shard["column_names"], shard["column_encodings"]
                 sizes = [int(size) if size else None for size in shard["column_sizes"]]
                 if not len(names) == len(encodings) == len(sizes) == len(set(names)):
                     raise ValueError(f"{len(names)} names, {len(encodings)} encodings and {len(sizes)} sizes")
-                found.append((list(map(str, names)), list(map(str, encodings)), sizes))
-            return found
+                columns.append((list(map(str, names)), list(map(str, encodings)), sizes))
+            return columns
 
     def _file(self, shard: Mapping[str, Any]) -> ChunkFile:
         raw, packed = shard["raw_data"], shard.get("zip_data")
@@ -326,8 +326,8 @@ class LitDataSource(ChunkSource):
     format = "LitData"
     preferred = MappingProxyType({LABEL: IN_LISTS})  # of items such as (image, label)
 
-    def group(self, number: int) -> int:
-        return number if self._is_framed(number) else super().group(number)
+    def group(self, chunk: int) -> int:
+        return chunk if self._is_framed(chunk) else super().group(chunk)
 
     @cached_property
     def _index(self) -> dict[str, Any]:
@@ -370,44 +370,44 @@ class LitDataSource(ChunkSource):
             names = list(_names(json.loads(self._config["data_spec"])[1]))
             return list(zip(names, types, strict=True))
 
-    def _is_framed(self, number: int) -> bool:
-        return bytes(self.slice(number, 0, 8)) == _FRAMED_START
+    def _is_framed(self, chunk: int) -> bool:
+        return bytes(self.slice(chunk, 0, 8)) == _FRAMED_START
 
-    def locations(self, number: int) -> Iterator[tuple[int, ...]]:
+    def locations(self, chunk: int) -> Iterator[tuple[int, ...]]:
         """Yield how each item of a chunk is found: (form, start, stop)."""
-        file, data = self._files[number], self.content(number)
-        found: list[tuple[int, ...]]
+        file, data = self._files[chunk], self.content(chunk)
+        locations: list[tuple[int, ...]]
         if bytes(data[-8:]) == _ARROW_END:
-            found = [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
-        elif self._is_framed(number):
+            locations = [(_ROW, row, 0) for row in range(self._table(chunk).num_rows)]
+        elif self._is_framed(chunk):
             with as_source_error(f"{file.path} is damaged", ValueError, struct.error):
                 count = _FRAMED_HEAD.unpack_from(data)[3]
                 offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
-            found = [(_PLAIN, *pair) for pair in pairwise(offsets)]
+            locations = [(_PLAIN, *pair) for pair in pairwise(offsets)]
         else:
-            found = [(_PLAIN, *pair) for pair in super().locations(number)]
-        if len(found) != file.length:
-            raise SourceError(f"{file.path} has {len(found):,} items, but its index states {file.length:,}")
-        yield from found
+            locations = [(_PLAIN, *pair) for pair in super().locations(chunk)]
+        if len(locations) != file.length:
+            raise SourceError(f"{file.path} has {len(locations):,} items, but its index states {file.length:,}")
+        yield from locations
 
-    def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
+    def item(self, chunk: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         form, start, stop = location
         with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:
-                row = self._table(number).slice(start, 1).to_pylist()[0]
+                row = self._table(chunk).slice(start, 1).to_pylist()[0]
                 return dict(_flat(row, ""))
-            if self._is_framed(number):
-                data = self._framed(number, start, stop)
+            if self._is_framed(chunk):
+                data = self._framed(chunk, start, stop)
             else:
-                data = cut(number, start, stop)
+                data = cut(chunk, start, stop)
                 if self._config.get("compression_level") == "sample":
                     data = decompressed(data, "zstd", MAX_RECORD_BYTES)
             fields = split_fields(data, [None] * len(self._leaves))
             return {name: decoded(field, kind) for (name, kind), field in zip(self._leaves, fields, strict=True)}
 
-    def _framed(self, number: int, start: int, stop: int) -> memoryview:
+    def _framed(self, chunk: int, start: int, stop: int) -> memoryview:
         """Return an item of a chunk whose groups of items are compressed, by its offsets in the content."""
-        whole = self.content(number)
+        whole = self.content(chunk)
         _, version, _, count, _, frames = _FRAMED_HEAD.unpack_from(whole)
         if version != 1:
             raise ValueError(f"groups of items of version {version}; allowed is 1")
@@ -418,7 +418,7 @@ class LitDataSource(ChunkSource):
             if start < begin + size:
                 stored, limit = whole[offset : offset + length], min(size, MAX_RECORD_BYTES)
                 content: memoryview = self._cache.load(
-                    (number, frame), partial(decompressed, stored, "zstd", limit), len
+                    (chunk, frame), partial(decompressed, stored, "zstd", limit), len
                 )
                 if len(content) != size or stop > begin + size:
                     raise ValueError(f"a group of items has {len(content):,} of {size:,} bytes")
@@ -426,22 +426,22 @@ class LitDataSource(ChunkSource):
             begin += size
         raise ValueError(f"no group of items has byte {start:,}")
 
-    def _table(self, number: int) -> Any:
+    def _table(self, chunk: int) -> Any:
         """Return the rows of a chunk of plain Python values."""
-        return self._cache.load(("rows", number), lambda: self._read_table(number), lambda table: int(table.nbytes))
+        return self._cache.load(("rows", chunk), lambda: self._read_table(chunk), lambda table: int(table.nbytes))
 
-    def _read_table(self, number: int) -> Any:
-        data = self.content(number)
+    def _read_table(self, chunk: int) -> Any:
+        data = self.content(chunk)
         size = int.from_bytes(data[-12:-8], "little")
-        with as_source_error(f"{self._files[number].path} is damaged", pa.ArrowException, ValueError):
+        with as_source_error(f"{self._files[chunk].path} is damaged", pa.ArrowException, ValueError):
             if size > len(data) - 12:
                 raise ValueError(f"its rows have {size:,} bytes, but it has {len(data):,}")
             content = pa.py_buffer(data[-12 - size : -12])
             is_file = bytes(data[-12 - size : -6 - size]) == b"ARROW1"
-            found = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(content).read_all()
-            found.validate(full=True)
-        self._cache.pop(number)  # the content of a compressed chunk, which is not needed again
-        return found
+            table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(content).read_all()
+            table.validate(full=True)
+        self._cache.pop(chunk)  # the content of a compressed chunk, which is not needed again
+        return table
 
 
 def _names(spec: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -453,15 +453,15 @@ def _names(spec: Mapping[str, Any], path: str = "") -> Iterator[str]:
     is_dict = kind.rpartition(".")[2] in ("dict", "OrderedDict", "defaultdict")
     keys = json.loads(spec["context"]) if is_dict else range(len(children))
     keys = keys[-1] if keys and isinstance(keys[-1], list) else keys  # a defaultdict has its factory too
-    for key, one in zip(keys, children, strict=True):
-        yield from _names(one, f"{path}.{key}" if path else str(key))
+    for key, child_spec in zip(keys, children, strict=True):
+        yield from _names(child_spec, f"{path}.{key}" if path else str(key))
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the values of a row by their paths in dictionaries."""
     if isinstance(value, dict) and value:
-        for key, one in value.items():
-            yield from _flat(one, f"{path}.{key}" if path else key)
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}" if path else key)
     else:
         yield path, value
 
@@ -522,11 +522,11 @@ class _Nested:
         return int.from_bytes(self._bytes(4), "little")
 
     def _bytes(self, count: int) -> memoryview:
-        found = self._data[self._position : self._position + count]
-        if len(found) < count:
+        data = self._data[self._position : self._position + count]
+        if len(data) < count:
             raise ValueError(f"it ends before byte {self._position + count:,}")
         self._position += count
-        return found
+        return data
 
 
 def _json(data: memoryview) -> Any:
@@ -538,7 +538,7 @@ _NUMBERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 
 _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     **dict.fromkeys(("bytes", "jpeg", "png", "image", "file", "tiff", "tifffile"), lambda data: data),
     **dict.fromkeys(("str", "text", "str_decimal"), lambda data: str(data, "utf-8")),
-    **{number: partial(array_of, dtype=number, shape=[]) for number in _NUMBERS},
+    **{dtype: partial(array_of, dtype=dtype, shape=[]) for dtype in _NUMBERS},
     "int": partial(array_of, dtype="<i8", shape=[]),
     "float": partial(array_of, dtype="<f8", shape=[]),
     "bool": lambda data: data[0] != 0,
@@ -586,14 +586,14 @@ def _array(data: memoryview, arguments: str) -> Any:
 def _array_of_litdata(data: memoryview, kind: str, argument: str) -> Any:
     """Return an array or a tensor: its type and shape are before its values, or the type is in its encoding."""
     if argument or kind.startswith("no_header"):
-        number, shape = int(argument), [-1]
+        type_index, shape = int(argument), [-1]
     else:
         order = ">" if kind == "tensor" else "<"
-        number, count = struct.unpack_from(f"{order}II", data)
+        type_index, count = struct.unpack_from(f"{order}II", data)
         shape = list(struct.unpack_from(f"{order}{min(count, _MAX_SIDES)}I", data, 8))
         data = data[8 + 4 * count :]
     types = _TENSOR_TYPES if "tensor" in kind else _NUMPY_TYPES
-    dtype = types[number] if number < len(types) else "-"
+    dtype = types[type_index] if type_index < len(types) else "-"
     if dtype == "-":
-        return Excluded(f"an array of the type number {number}, which NumPy does not have, or of Python objects")
+        return Excluded(f"an array of the type number {type_index}, which NumPy does not have, or of Python objects")
     return array_of(data, dtype, [len(data) // np.dtype(dtype).itemsize] if shape == [-1] else shape)

@@ -61,7 +61,7 @@ def is_image_name(name: str) -> bool:
 
 
 def image_endings(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the extensions of those of many names that are images, as they are written: what they end with.
+    """Return the extensions of images that occur in many names, as they are written there.
 
     >>> sorted(image_endings(["1.jpg", "a/2.JPEG", "b.txt", "c.d/jpg"]))
     ['.JPEG', '.jpg']
@@ -183,8 +183,8 @@ def split_of_table(path: str) -> str:
 
 def split_in(text: str) -> str:
     """Return the split that is a word of a text; empty if none is, or several are."""
-    found = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
-    return found.pop() if len(found) == 1 else ""
+    splits = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 class Arrangement(NamedTuple):
@@ -249,13 +249,13 @@ def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: 
     splits = list(filter(is_split_name, names))
     if len(names) < 2 or len({folder[:level] for folder in folders}) > 1:
         return False
-    own = below[splits[0]] if len(splits) == 1 else set()
-    like_it = own and any(not below[name] or below[name] & own for name in names if name not in splits)
+    in_split = below[splits[0]] if len(splits) == 1 else set()
+    like_it = in_split and any(not below[name] or below[name] & in_split for name in names if name not in splits)
     return bool(like_it) or all(is_split_name(name) or _PART.fullmatch(name) for name in names)
 
 
 def splits_with_classes(paths: Iterable[str]) -> list[str]:
-    """Return the folders that are all named like splits, if one has folders, which must be the classes then.
+    """Return the folders that are all named like splits, if one of them has folders, which must then be the classes.
 
     >>> splits_with_classes(["a/train/cat/1.jpg", "a/test/2.jpg"]), splits_with_classes(["train/1.jpg", "test/2.jpg"])
     (['test', 'train'], [])
@@ -349,26 +349,26 @@ def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, 
             for start in (path, path[: path.rfind(".")]):
                 if start in images:
                     images[start].append(path)
-    found = {}
+    fields = {}
     for path in candidates:
         for start, field in _divisions(path):
             owners = [image for image in images[start] if image != path]
             if owners and _is_field(field):
                 if len(owners) == 1:
-                    found[path] = (owners[0], field)
+                    fields[path] = (owners[0], field)
                 break
-    return {path: (image, field) for path, (image, field) in found.items() if image not in found}
+    return {path: (image, field) for path, (image, field) in fields.items() if image not in fields}
 
 
 def _divisions(path: str) -> list[tuple[str, str]]:
-    """Return how a path is divided into that of an image and a field, the shortest field first."""
+    """Return how a path can be divided into the path of an image and a field, the shortest field first."""
     folder, words = folder_of(path), path[path.rfind("/") + 1 :].split(".")
     counts = range(len(words) - 1, 0, -1)
     return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
 
 
 def _is_field(field: str) -> bool:
-    """Return whether the end of a file name is that of a field, not that of another image.
+    """Return whether the end of a file name is a field, and not a part of the name of another image.
 
     Google Takeout calls the file about ``1(2).jpg`` ``1.jpg(2).json``, which does not belong to ``1.jpg``.
     """
@@ -386,7 +386,7 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     if all(path.endswith(ending) for path in paths):
         return
     stems = with_same(paths, lambda path: path[: path.rfind(".")])
-    same = [found for found in stems.values() if len({path.rpartition(".")[2].lower() for path in found}) > 1]
+    same = [group for group in stems.values() if len({path.rpartition(".")[2].lower() for path in group}) > 1]
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
             f"{where} has images with one name and two extensions, such as {same[0][0]!r} and {same[0][1]!r}: put "
@@ -419,10 +419,10 @@ def note_on_prefixes(paths: Sequence[str]) -> list[str]:
     """
     some = paths[:: len(paths) // _LOOKED_AT + 1]
     stems = (posixpath.splitext(posixpath.basename(path))[0] for path in some)
-    found = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
-    if len(found) < 2 or min(found.values()) < 2 or any(map(split_in, found)):
+    counts = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
+    if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
         return []
-    shown = quoted(sorted(found))
+    shown = quoted(sorted(counts))
     return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
 
 
@@ -454,7 +454,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         for level in range(2, len(folders) + 1):
             levels.setdefault(level, set()).add("/".join(folders[1:level]))
     folders_in = {name: sorted(levels.get(2, ())) for name, levels in below.items()}
-    if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, own) for name, own in folders_in.items()):
+    if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, inner) for name, inner in folders_in.items()):
         letter, (folder, *_) = min(folders_in.items())
         raise SourceError(
             f"{where} has folders named by the first letter of the folders in them, such as {letter}/{folder} "
@@ -479,8 +479,8 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
     for name in below:
         if (parts := _SPLIT_AND_CLASS.fullmatch(name.lower())) is not None:
             by_split.setdefault(SPLIT_OF[parts[1]], set()).add(parts[2])
-    first, *rest = by_split.values() or [set()]
-    if rest and all(one == first for one in rest) and len(first) * len(by_split) == len(below):
+    first, *others = by_split.values() or [set()]
+    if others and all(classes == first for classes in others) and len(first) * len(by_split) == len(below):
         raise SourceError(
             f"{where} has folders named like splits and classes ({quoted(sorted(below))}): move them into folders such "
             "as train/A and test/A, pack one of them, or pass --from folder (kind='folder') if all are classes"
@@ -498,7 +498,7 @@ def notes_about_levels(paths: Iterable[str]) -> list[str]:
     ["the first folder is the class: folders in it, such as 'cat/lion', are not classes"]
     """
     folders = sorted({"/".join(path.split("/")[:2]) for path in paths if path.count("/") > 1})
-    several = [one for one, other in pairwise(folders) if class_folder(one) == class_folder(other)]
+    several = [folder for folder, following in pairwise(folders) if class_folder(folder) == class_folder(following)]
     return [f"the first folder is the class: folders in it, such as {several[0]!r}, are not classes"] if several else []
 
 
@@ -508,12 +508,12 @@ def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given:
     ``given`` is an option that is needed as well, if they cannot be classes.
     """
     names = ", ".join(splits)
-    found, also = f"several splits ({names})", ", which packs a dataset for each"
+    content, also = f"several splits ({names})", ", which packs a dataset for each"
     if are_folders:
-        found = f"one folder per split ({names}), not per class"
+        content = f"one folder per split ({names}), not per class"
         also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
         also = also if given is None else f"{given}, or pack one of them"
-    return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
+    return SourceError(f"{where} has {content}: pack with --split folders (pack_splits){also}")
 
 
 class RowNames:
@@ -533,7 +533,7 @@ class RowNames:
 
     def all_of(self, values: Iterable[Any]) -> list[File]:
         """Return the first file that each value can mean, without values that name none."""
-        return [found[0] for value in values if (found := self._candidates(_text(value)))]
+        return [files[0] for value in values if (files := self._candidates(_text(value)))]
 
     def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
         """Return the file that a value names; None if there is none.
@@ -547,8 +547,8 @@ class RowNames:
             folder: Name of a folder, such as that of a split.
         """
         name = _text(value)
-        found = self._candidates(name)
-        if len(found) > 1:
+        candidates = self._candidates(name)
+        if len(candidates) > 1:
             above, split = posixpath.dirname(table), split_of_table(table)
             path = posixpath.join(above, name)
             for test in (
@@ -557,13 +557,13 @@ class RowNames:
                 lambda file: bool(split) and split_of(file.path) == split,
                 lambda file: bool(above) and file.path.startswith(f"{above}/"),
             ):
-                found = list(filter(test, found)) or found
-        if len(found) > 1:
+                candidates = list(filter(test, candidates)) or candidates
+        if len(candidates) > 1:
             raise SourceError(
-                f"{table} names {name!r}, which can be {quoted(file.path for file in found[:2])}: write paths into "
-                "it, or keep one of the files"
+                f"{table} names {name!r}, which can be {quoted(file.path for file in candidates[:2])}: write paths "
+                "into it, or keep one of the files"
             )
-        return found[0] if found else None
+        return candidates[0] if candidates else None
 
     def _candidates(self, name: str) -> list[File]:
         last = posixpath.basename(name)
@@ -587,6 +587,6 @@ def _fits(path: str, name: str) -> bool:
 
 
 def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
-    """Return whether half of the images are named, of those of the same splits."""
+    """Return whether at least half of the images are named; only images in the splits of the named ones count."""
     splits = {split_of(file.path) for file in named}
     return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)

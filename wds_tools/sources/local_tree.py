@@ -65,11 +65,11 @@ class FolderTree(Tree):
             raise SourceError(reason)
         empty_folders: list[str] = []
         times = FileTimes()
-        for found in _called(partial(_scan, root, _Folder(b""), times.started_ns)):
-            times.merge(found.times)
-            if found.is_empty and found.path:
-                empty_folders.append(path_text(found.path))
-            yield found.files
+        for scanned in _called(partial(_scan, root, _Folder(b""), times.started_ns)):
+            times.merge(scanned.times)
+            if scanned.is_empty and scanned.path:
+                empty_folders.append(path_text(scanned.path))
+            yield scanned.files
         self.empty_folders, self.times = tuple(sorted(empty_folders)), times
 
 
@@ -140,9 +140,9 @@ def _called(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
         if time.monotonic() - started - busy > max(busy, _LONG_WAIT_SECONDS):
             yield from _in_threads(functions)
             return
-        found = functions.pop()()
-        functions += reversed(found.more)  # in the order of their paths, which need not be sorted then
-        yield found
+        scanned = functions.pop()()
+        functions += reversed(scanned.more)  # in the order of their paths, which need not be sorted then
+        yield scanned
 
 
 def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
@@ -153,9 +153,9 @@ def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
         while functions or pending:
             for function in functions:
                 pool.submit(function).add_done_callback(results.put)
-            found = results.get().result()
-            pending, functions = pending + len(functions) - 1, found.more
-            yield found
+            scanned = results.get().result()
+            pending, functions = pending + len(functions) - 1, scanned.more
+            yield scanned
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -163,7 +163,7 @@ def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
 def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
     """List a folder; of a large one, only the first entries."""
     path, parents = folder
-    found = _Scanned(path, FileTimes(started_ns))
+    scanned = _Scanned(path, FileTimes(started_ns))
     try:
         status = os.stat(root + b"/" + path)  # noqa: PTH116 - Path does not accept bytes
         entries = sorted(os.scandir(root + b"/" + path), key=attrgetter("name"))
@@ -171,56 +171,56 @@ def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
         if not path:
             raise SourceError(f"{path_text(root)} cannot be read: {error.strerror}") from error
         _raise_failure(error, root + b"/" + path)
-        found.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
-        return found
+        scanned.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
+        return scanned
     identity = status.st_dev, status.st_ino
     if identity in parents:
-        found.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
-        return found
-    found.is_empty = not entries
+        scanned.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
+        return scanned
+    scanned.is_empty = not entries
     inside = _Folder(path, (*parents, identity))
     for start in range(_ENTRIES, len(entries), _ENTRIES):
-        found.more.append(partial(_look_at, root, inside, entries[start : start + _ENTRIES], started_ns))
+        scanned.more.append(partial(_look_at, root, inside, entries[start : start + _ENTRIES], started_ns))
     first = _look_at(root, inside, entries[:_ENTRIES], started_ns)
-    found.files, found.times = first.files, first.times
-    found.more += first.more
-    return found
+    scanned.files, scanned.times = first.files, first.times
+    scanned.more += first.more
+    return scanned
 
 
 def _look_at(root: bytes, folder: _Folder, entries: Sequence[os.DirEntry[bytes]], started_ns: int) -> _Scanned:
     """Return the files among entries of a folder, with their lengths and times."""
-    found = _Scanned(folder.path, FileTimes(started_ns))
+    scanned = _Scanned(folder.path, FileTimes(started_ns))
     start = f"{path_text(folder.path)}/" if folder.path else ""
     names = path_text(b"\0".join([entry.name for entry in entries])).split("\0") if entries else []
     has_hidden = may_have_hidden(names)
     paths: list[str] = []
-    found_status: list[os.stat_result] = []
+    statuses: list[os.stat_result] = []
     for name, entry in zip(names, entries, strict=True):
         path = start + name
         if has_hidden and is_hidden_name(name):
             # A slash at its end tells a folder, whose content is not listed, from a file.
-            found.files.append(File(f"{path}/" if _is_folder(entry) else path, 0, ()))
+            scanned.files.append(File(f"{path}/" if _is_folder(entry) else path, 0, ()))
             continue
         try:
             if entry.is_dir():
-                found.more.append(partial(_scan, root, _Folder(path_bytes(path), folder.parents), started_ns))
+                scanned.more.append(partial(_scan, root, _Folder(path_bytes(path), folder.parents), started_ns))
                 continue
             status = entry.stat()
         except OSError as error:
-            found.files.append(File(path, 0, (), _why_not_listed(entry, error)))
+            scanned.files.append(File(path, 0, (), _why_not_listed(entry, error)))
             continue
         if stat.S_ISREG(status.st_mode):
             paths.append(path)
-            found_status.append(status)
+            statuses.append(status)
         else:
-            found.files.append(File(path, 0, (), "is not a regular file"))
-    found.files += map(File, paths, [status.st_size for status in found_status])
-    found.times.add(paths, found_status)
-    return found
+            scanned.files.append(File(path, 0, (), "is not a regular file"))
+    scanned.files += map(File, paths, [status.st_size for status in statuses])
+    scanned.times.add(paths, statuses)
+    return scanned
 
 
 def _why_not_listed(entry: os.DirEntry[bytes], error: OSError) -> str:
-    """Return why the length of a file is not known; raise an error if storage fails."""
+    """Return why a file is listed without its length; raise an error if storage fails."""
     if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
         _raise_failure(error, entry.path)
     return "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"

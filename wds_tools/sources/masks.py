@@ -47,7 +47,7 @@ _PAIRS = {
     **{word: {"sharp", "gt"} for word in ("blur", "blurry", "blurred")},
     **{word: {"norain", "clear", "clean", "gt"} for word in ("rain", "rainy")},
 }
-"""Words for two images of one sample: in the name of one folder -> in that of the other."""
+"""Words for two images of one sample: in the name of one folder -> in the name of the other folder."""
 
 _ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if len(word) > 1}
 _ADDITION = re.compile(r"[_-](?=[^_-]*[A-Za-z])")  # not of numbers only, as copies have them
@@ -124,7 +124,7 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
 
 
 def _mask_endings(names: Iterable[str]) -> Iterator[str]:
-    """Yield how names of masks end, of any names."""
+    """Yield the endings of names that end like names of masks."""
     following = iter(names)
     while part := list(islice(following, _JOINED)):
         yield from _ANY_ENDING.findall("\0".join(part))
@@ -135,8 +135,8 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
 
     Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
     ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``). A
-    JPEG is a mask only in a folder of masks. If a folder has no such mask, those in it belong to the only image of the
-    same split with their stem, if most have one.
+    JPEG is a mask only in a folder of masks. If a folder has no such mask, each mask in it belongs to the only image of
+    the same split with its stem, if most have such an image.
 
     >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])
     Pairs(pairs=[('images/1.jpg', {'mask.png': 'masks/1.png'})], unpaired=['images/2.jpg'])
@@ -153,22 +153,22 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
             masks.append((role, name))
         else:
             images.setdefault(role.key, []).append(name)
-    found: dict[str, dict[str, str]] = {}
+    masks_of: dict[str, dict[str, str]] = {}
     unpaired = [name for same in images.values() if len(same) > 1 for name in same]
-    alone = [(role, name) for role, name in masks if not _take(found, images.get(role.key, ()), role, name)]
-    unpaired += _without_partner(found, alone, images, folders)
-    unpaired += [same[0] for same in images.values() if len(same) == 1 and same[0] not in found]
-    return Pairs(sorted(found.items()), sorted(unpaired))
+    alone = [(role, name) for role, name in masks if not _take(masks_of, images.get(role.key, ()), role, name)]
+    unpaired += _without_partner(masks_of, alone, images, folders)
+    unpaired += [same[0] for same in images.values() if len(same) == 1 and same[0] not in masks_of]
+    return Pairs(sorted(masks_of.items()), sorted(unpaired))
 
 
 def _without_partner(
-    found: dict[str, dict[str, str]],
+    masks_of: dict[str, dict[str, str]],
     alone: Sequence[tuple[_Role, str]],
     images: Mapping[tuple[str, ...], Sequence[str]],
     folders: Folders,
 ) -> list[str]:
     """Pair masks with the images that have their stem, in folders where most have such an image; return the others."""
-    taken = {folder_of(mask) for fields in found.values() if alone for mask in fields.values()}
+    taken = {folder_of(mask) for fields in masks_of.values() if alone for mask in fields.values()}
     by_folder: dict[str, list[tuple[_Role, str, list[str]]]] = {}
     by_stem: dict[tuple[str, str], list[str]] = {}
     for key, same in images.items() if alone else ():
@@ -178,18 +178,18 @@ def _without_partner(
         is_stated = not role.folder or all(_role(image, folders).folder for image in same)
         by_folder.setdefault(folder_of(name), []).append((role, name, same if is_stated else []))
     unpaired = []
-    for folder, own in by_folder.items():
-        are_of_images = folder not in taken and 2 * sum(len(same) == 1 for _, _, same in own) > len(own)
-        unpaired += [name for role, name, same in own if not (are_of_images and _take(found, same, role, name))]
+    for folder, masks in by_folder.items():
+        are_of_images = folder not in taken and 2 * sum(len(same) == 1 for _, _, same in masks) > len(masks)
+        unpaired += [name for role, name, same in masks if not (are_of_images and _take(masks_of, same, role, name))]
     return unpaired
 
 
-def _take(found: dict[str, dict[str, str]], images: Sequence[str], role: _Role, name: str) -> bool:
-    """Add a mask to the only one of some images, and return whether there is only one without such a mask."""
+def _take(masks_of: dict[str, dict[str, str]], images: Sequence[str], role: _Role, name: str) -> bool:
+    """Add a mask to its image if there is exactly one, without such a mask; return whether it was added."""
     field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
-    if len(images) != 1 or field in found.get(images[0], ()):
+    if len(images) != 1 or field in masks_of.get(images[0], ()):
         return False
-    found.setdefault(images[0], {})[field] = name
+    masks_of.setdefault(images[0], {})[field] = name
     return True
 
 
@@ -203,7 +203,7 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
         names: Paths of images.
         folders: Their folders, by `layouts.folder_of`.
     """
-    below: dict[tuple[str, ...], set[str]] = {}  # a folder -> those in it
+    below: dict[tuple[str, ...], set[str]] = {}  # a folder -> the folders in it
     for path in folders:
         words = tuple(path.split("/")[:-1])
         for level, word in enumerate(words):
@@ -218,16 +218,16 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
             if (files := inside.get(tuple(parents[:level]))) is not None:
                 files.add((*parents[level:], _role(last).key[0]))
     images = {folder[:-1]: folder for folder in inside if not _says_mask(folder[-1])}
-    found: dict[tuple[str, ...], str] = {}
+    fields: dict[tuple[str, ...], str] = {}
     for folder, files in inside.items():
         image = images[folder[:-1]]
         if folder != image and 2 * len(inside[image] & files) >= len(inside[image]) > 0:
-            found |= {image: "", folder: "mask"}
-    return found
+            fields |= {image: "", folder: "mask"}
+    return fields
 
 
 def folders_together(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return a folder of images and the folder of masks that belongs to it, if there are such; names do not matter.
+    """Return a folder of images and the folder of its masks; None without them. The names of files do not matter.
 
     >>> folders_together(["7/images/7.png", "7/masks/a.png", "7/masks/b.png"])
     ('images', 'masks')
@@ -251,20 +251,20 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
         Nothing if the folders are not classes: some images have none, or all have the same.
     """
     images = list(images)
-    kept = {name: [one for one in _role(name, folders).key[:-1] if not is_split_name(one)] for name in images}
-    while kept and all(kept.values()) and len({one[0] for one in kept.values()}) == 1:
-        kept = {name: one[1:] for name, one in kept.items()}
+    kept = {name: [folder for folder in _role(name, folders).key[:-1] if not is_split_name(folder)] for name in images}
+    while kept and all(kept.values()) and len({parts[0] for parts in kept.values()}) == 1:
+        kept = {name: parts[1:] for name, parts in kept.items()}
     if not all(kept.values()) or any(_CITIES in name for name in images):
         return {}
-    found = {name: one[0] for name, one in kept.items()}
-    names = set(found.values())
-    if _MANY < len(names) == len(images) or any(is_split_name(word) for one in names for word in _WORDS.split(one)):
+    class_of = {name: parts[0] for name, parts in kept.items()}
+    names = set(class_of.values())
+    if _MANY < len(names) == len(images) or any(is_split_name(word) for name in names for word in _WORDS.split(name)):
         return {}
-    return found
+    return class_of
 
 
 def note_on_names(names: Sequence[str]) -> list[str]:
-    """Return a note if some images, but not all, have names that end as those of masks do, or that extend others.
+    """Return a note if some images, but not all, have names that end like names of masks, or that extend others.
 
     >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
     ([], 1)
@@ -284,7 +284,7 @@ def note_on_names(names: Sequence[str]) -> list[str]:
 
 
 def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
-    """Return the images of which another one has the name, or the name and an addition, and one of these.
+    """Return image -> another image with its name, or with its name and an addition.
 
     They are in folders that are named like the same split.
 
@@ -292,39 +292,39 @@ def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     {'a/1.jpg': 'lesions/1.png', 'a/2.jpg': 'a/2_roi.png'}
     """
     by_stem = {(split_in(folder_of(path)), _stem(path)): path for path in images}
-    found: dict[str, str] = {}
-    for other in others:
-        split, stem = split_in(folder_of(other)), _stem(other)
+    partner_of: dict[str, str] = {}
+    for path in others:
+        split, stem = split_in(folder_of(path)), _stem(path)
         for end in (len(stem), *(match.start() for match in _ADDITION.finditer(stem))):
             if (image := by_stem.get((split, stem[:end]))) is not None:
-                found.setdefault(image, other)
-    return found
+                partner_of.setdefault(image, path)
+    return partner_of
 
 
 def _note_on_additions(names: Iterable[str]) -> list[str]:
-    """Return a note if half of the images have a further one whose name is theirs and an addition, the same for all."""
+    """Return a note if half of the images have another image with their name and an addition, the same for all."""
     paths = {posixpath.splitext(name)[0]: name for name in names}
-    found: dict[str, list[str]] = {}
+    by_addition: dict[str, list[str]] = {}
     for stem in paths:
         match = _ADDITION.search(stem, stem.rfind("/") + 1)
         while match is not None and stem[: match.start()] not in paths:
             match = _ADDITION.search(stem, match.end())
         if match is not None:
-            found.setdefault(stem[match.start() :], []).append(stem)
-    addition, own = max(found.items(), key=lambda one: len(one[1]), default=("", []))
-    pairs = [(stem.removesuffix(addition), stem) for stem in own]
-    images = len(paths) - sum(map(len, found.values()))
+            by_addition.setdefault(stem[match.start() :], []).append(stem)
+    addition, stems = max(by_addition.items(), key=lambda item: len(item[1]), default=("", []))
+    pairs = [(stem.removesuffix(addition), stem) for stem in stems]
+    images = len(paths) - sum(map(len, by_addition.values()))
     if 2 * len(pairs) < images or not pairs:
         by_words: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for stem, path in paths.items():
-            by_words.setdefault((folder_of(stem), _own_words(path)), []).append(stem)
+            by_words.setdefault((folder_of(stem), _sample_words(path)), []).append(stem)
         pairs = [(same[0], same[1]) for same in by_words.values() if len(same) == 2]
         if 4 * len(pairs) < len(paths) or not pairs:
             return []
-    one, other = pairs[0]
+    first, second = pairs[0]
     note = (
-        f"images such as {paths[one]!r} and {paths[other]!r} have names as an image and its mask, or two images of a "
-        "sample: name masks as in 1_mask.png, and move further images away"
+        f"images such as {paths[first]!r} and {paths[second]!r} have names as an image and its mask, or two images of "
+        "a sample: name masks as in 1_mask.png, and move further images away"
     )
     return [note]
 
@@ -348,8 +348,8 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
     """
     names = sorted({*classes.values()})
     masks = list(filter(_says_mask, names))
-    others = [one for one in names if one not in masks]
-    images = [one for one in others if _IMAGE_WORD.search(_words(one))]
+    others = [name for name in names if name not in masks]
+    images = [name for name in others if _IMAGE_WORD.search(_words(name))]
     if len(names) < 2:
         return [f"all images have the class {name!r}: pack the folder of this name if it is not one" for name in names]
     folders = "or pass --from folder (kind='folder') if the folders are classes"
@@ -360,9 +360,9 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
             f"in which files have other names: rename them as in images/1.png and masks/1.png, {folders}"
         )
     if pair or (images and same):
-        one, other = pair or (images[0], next(name for name in names if name != images[0]))
+        first, second = pair or (images[0], next(name for name in names if name != images[0]))
         raise SourceError(
-            f"{where} has the folders {one!r} and {other!r}, named like two images of each sample, and files of the "
+            f"{where} has the folders {first!r} and {second!r}, named like two images of each sample, and files of the "
             "same names: write a table with a row for each sample, such as image,target, and pack it, pack one of the "
             f"folders, {folders}"
         )
@@ -382,8 +382,8 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
 def _same_names(paths: Sequence[str], classes: Mapping[str, str]) -> str:
     """Return a name of an image if all classes have several images, of the same names; otherwise nothing."""
     first: set[str] = set()
-    for _, own in groupby(paths, lambda path: classes.get(folder_of(path))):
-        names = {path[path.rfind("/") + 1 :] for path in own}
+    for _, group in groupby(paths, lambda path: classes.get(folder_of(path))):
+        names = {path[path.rfind("/") + 1 :] for path in group}
         if len(names) < 2 or names != (first or names):
             return ""
         first = names
@@ -395,23 +395,25 @@ def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, st
     words = {name: {*_words(name).split("_")} for name in names}
     words |= {name: set() for name in names if len(name) == 1 and name.islower()}  # pix2pix: A, B
     for word, partners in _PAIRS.items():
-        one = {name for name, own in words.items() if own == {word} or (word in own and len(word) > 1)}
-        other = {name for name, own in words.items() if own & partners and (len(word) > 1 or len(own) == 1)} - one
-        if not one or not other or not all(map(_says_mask, {*names} - one - other)):
+        inputs = {name for name, parts in words.items() if parts == {word} or (word in parts and len(word) > 1)}
+        targets = {name for name, parts in words.items() if parts & partners and (len(word) > 1 or len(parts) == 1)}
+        targets -= inputs
+        if not inputs or not targets or not all(map(_says_mask, {*names} - inputs - targets)):
             continue
         stems, more = (
-            [_own_words(path) for path in paths if classes.get(folder_of(path)) in side] for side in (one, other)
+            [_sample_words(path) for path in paths if classes.get(folder_of(path)) in side]
+            for side in (inputs, targets)
         )
         for first, second in ((stems, more), (more, stems)):
             there = {*first}
             if len(first) > 1 and 2 * sum(
                 any(stem[:end] in there for end in range(len(stem) + 1)) for stem in second
             ) >= len(second):
-                return min(one), min(other)
+                return min(inputs), min(targets)
     return None
 
 
-def _own_words(path: str) -> tuple[str, ...]:
+def _sample_words(path: str) -> tuple[str, ...]:
     """Return the words of a file name, without those for one of two images."""
     return tuple(word for word in _words(_stem(path)).split("_") if word not in _ALL_PAIRED)
 
@@ -429,13 +431,13 @@ def _stem(path: str) -> str:
     return posixpath.splitext(posixpath.basename(path))[0]
 
 
-def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+def notes_on_roles(images: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
     """Return a note if masks have names that classes or other images may have as well: ``hats_masks``, ``1_L.png``.
 
     >>> notes_on_roles([("images/1.png", {"mask.png": "masks/1.png"})])
     []
     """
-    pairs = ((image, mask) for image, fields in found for mask in fields.values())
+    pairs = ((image, mask) for image, fields in images for mask in fields.values())
     image, mask = next((pair for pair in pairs if _may_be_images(*pair)), ("", ""))
     note = (
         f"{mask!r} is taken as the mask of {image!r}, and so are others with such names: pass --from folder "
@@ -446,10 +448,10 @@ def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
 
 def _may_be_images(image: str, mask: str) -> bool:
     """Return whether only an ending, of a folder or of a name, states that one image is the mask of the other."""
-    one, other = (path.split("/")[:-1] for path in (image, mask))
-    level = next((level for level in range(min(len(one), len(other))) if one[level] != other[level]), None)
-    if level is not None:
-        return other[level].lower().startswith(one[level].lower()) and not is_split_name(one[level])
+    folders = zip(image.split("/")[:-1], mask.split("/")[:-1], strict=False)
+    differing = next((pair for pair in folders if pair[0] != pair[1]), None)
+    if differing is not None:
+        return differing[1].lower().startswith(differing[0].lower()) and not is_split_name(differing[0])
     ending = _ANY_ENDING.search(mask)
     return ending is not None and ending[1] in _OTHER_ENDINGS
 

@@ -111,21 +111,21 @@ class Roles:
 
     @property
     def used(self) -> set[str]:
-        """Return the names that are not entries or fields of their own."""
+        """Return the names that are not separate entries or fields."""
         return {self.image, *filter(None, (self.label, self.names)), *self.hot, *self.shape}
 
 
 class NamedValues(Source):
-    """Base of sources whose records map names to values: what is known about the names.
+    """Base of sources whose records map names to values.
 
     Attributes:
         part: What a name is called in the account.
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
-        names_files: Whether all values are texts or JSON, and those with the name of another field name a file.
+        names_files: Whether all values are texts or JSON, and values with the name of another field name a file.
         states_classes: Whether all names with only 0 and 1 are classes.
-        has_classes: Whether the names of records have classes, such as folders: then those of 0 and 1 are none.
+        has_classes: Whether the names of records have classes, such as folders. Then names with only 0 and 1 are not.
     """
 
     part: ClassVar[str] = "entry"
@@ -162,7 +162,7 @@ class Names:
         self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
-        """Add a record; return its number among those that could be parsed."""
+        """Add a record; return its index among the records that could be parsed."""
         if isinstance(values, str):
             return -1
         for name, stored in values.items():
@@ -183,11 +183,11 @@ class Names:
         return self.total - 1
 
     def _fill_up(self) -> None:
-        """Add what the record has no value of."""
+        """Add None for the names that the record does not have."""
         self.total += 1
-        for known in (*self.labels.values(), *filter(None, self.texts.values())):
-            if len(known) < self.total:
-                known.append(None)
+        for values in (*self.labels.values(), *filter(None, self.texts.values())):
+            if len(values) < self.total:
+                values.append(None)
         for name, codes in self.flags.items():
             if codes is not None and len(codes) < self.total:
                 self.flags[name] = None
@@ -200,9 +200,9 @@ class Names:
             self.add_texts(name, [value])
         if name in self.labels:
             self.extend(name, [value])
-        elif kind == Kind.TEXT and (known := self.texts.get(name, [])) is not None:
-            if (same := self._different[name].get(value) if known else None) is not None:
-                known.append(same)
+        elif kind == Kind.TEXT and (texts := self.texts.get(name, [])) is not None:
+            if (same := self._different[name].get(value) if texts else None) is not None:
+                texts.append(same)
             else:
                 self.extend_texts(name, [value])
 
@@ -216,16 +216,16 @@ class Names:
         return value.item() if is_number else value
 
     def declare(self, name: str, *kinds: str) -> None:
-        """Add a name, whose values are of these kinds if they are known; those of a label follow with `extend`."""
+        """Add a name, and the kinds of its values if they are known. Values of a label are added with `extend`."""
         self.kinds[name] = Counter(kinds)
         if not IMAGES & {*kinds} and self.may_be_label(name):
             self.labels[name] = [None] * self.total
 
     def extend(self, name: str, values: Iterable[Any]) -> None:
         """Add the values of a name that may be the label. Equal texts are kept once."""
-        found = (label_value(value, kind_of(value)) for value in values)
+        labels = (label_value(value, kind_of(value)) for value in values)
         same = self._same
-        self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in found]
+        self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in labels]
 
     def may_be_class_names(self) -> list[str]:
         """Return the names of texts if there are numbers that may be the label."""
@@ -238,12 +238,12 @@ class Names:
         """Add texts that may be class names. They are kept as long as they can be."""
         if name not in self.texts:
             self.texts[name], self._different[name] = [None] * self.total, {}
-        known, different = self.texts[name], self._different[name]
-        if known is None:
+        texts, different = self.texts[name], self._different[name]
+        if texts is None:
             return
         for value in values:
             text = text_of(value) if value else None
-            known.append(different.get(text, text) if text else None)
+            texts.append(different.get(text, text) if text else None)
             if text and text not in different:
                 different[text] = text
                 if len(different) > _MAX_CLASSES or not is_name(text):
@@ -252,48 +252,48 @@ class Names:
                     return
 
     def may_be_splits(self, name: str) -> bool:
-        """Return whether the values of a name can be those of splits."""
+        """Return whether the values of a name can be names of splits."""
         return Kind.TEXT in self.kinds[name] or name.lower() in _SPLIT_NAMES
 
     def add_texts(self, name: str, values: Iterable[Any]) -> None:
         """Keep the different values of a name, as long as all are names of splits, or numbers of a column of splits."""
-        if (found := self.splits.setdefault(name, set())) is None:
+        if (splits := self.splits.setdefault(name, set())) is None:
             return
         for value in values:
             if value is None or (isinstance(value, str) and not value):
                 continue
             text = str(value)
             is_number = name.lower() in _SPLIT_NAMES and text.lower() in _SPLIT_NUMBERS
-            if text not in found and not is_number and not (isinstance(value, str) and is_split_name(text)):
+            if text not in splits and not is_number and not (isinstance(value, str) and is_split_name(text)):
                 self.splits[name] = None
                 return
-            found.add(text)
+            splits.add(text)
 
     def values_of(self, roles: Roles) -> list[Any]:
         """Return the label of each record, a list of labels if one record has several; nothing without labels."""
         if roles.hot:
             return list(self.flags.rows(roles.hot, self.total).astype(int).tolist())
         labels = self.labels.get(roles.label or "", [])
-        if any(isinstance(one, tuple) for one in labels):
-            return [one if isinstance(one, (tuple, str)) or one is None else (one,) for one in labels]
+        if any(isinstance(label, tuple) for label in labels):
+            return [label if isinstance(label, (tuple, str)) or label is None else (label,) for label in labels]
         return labels
 
     def may_be_label(self, name: str) -> bool:
-        """Return whether a name is one of labels, or has class names."""
+        """Return whether a name may be the label, or has class names."""
         source = self.source
         preferred = (*source.preferred.get(LABEL, ()), *source.preferred.get("names", ()))
         named = {source.columns.get(LABEL), *source.class_lists, *preferred}
         return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self, image: str | None = None) -> Roles:
-        """Return the roles of the names; the image may be known.
+        """Return the roles of the names; the name of the image may be given.
 
         Raises:
             SourceError: There is no image, or it is not clear which value is the image or the label.
         """
-        is_known = image is not None
+        is_given = image is not None
         image = image or self._image()
-        shape = () if is_known or self.kinds[image].keys() & IMAGES else self._shape()
+        shape = () if is_given or self.kinds[image].keys() & IMAGES else self._shape()
         choice = self.label(image)
         roles = Roles(
             image,
@@ -308,7 +308,7 @@ class Names:
         return replace(roles, fields=self._fields(roles))
 
     def record_roles(self, image: str = "") -> Roles:
-        """Return the roles without that of the label."""
+        """Return the roles without the label."""
         roles = Roles(image, lists=frozenset(self.lists))
         return replace(roles, fields=self._fields(roles))
 
@@ -320,18 +320,18 @@ class Names:
                 raise self._no_bytes(named)
             return named
         for allowed in (IMAGES, {Kind.SEVERAL_IMAGES}, {Kind.BINARY} if self._shape() else set()):
-            images = [name for name, found in self.kinds.items() if found.keys() & allowed]
-            known = self._usual_image(images)
-            if known is None and len(images) > 1:
+            images = [name for name, kinds in self.kinds.items() if kinds.keys() & allowed]
+            usual = self._usual_image(images)
+            if usual is None and len(images) > 1:
                 raise ambiguous(IMAGE, where, {name: self._described(name) for name in sorted(images)}, source.part)
             if images:
-                return known or images[0]
+                return usual or images[0]
         preferred = source.preferred.get(IMAGE, ())
-        others = {kind for kinds in self.kinds.values() for kind in kinds} - ALL_KINDS
-        may_be = [one for one, kinds in self.kinds.items() if one in preferred or kinds.keys() & {*_NO_IMAGES, *others}]
-        known = self._usual_image(may_be)
-        if known and self.kinds[known].keys() - {Kind.MISSING}:
-            return known  # each record is skipped with its reason
+        others = ({kind for kinds in self.kinds.values() for kind in kinds} - ALL_KINDS) | _NO_IMAGES
+        may_be = [name for name, kinds in self.kinds.items() if name in preferred or kinds.keys() & others]
+        usual = self._usual_image(may_be)
+        if usual and self.kinds[usual].keys() - {Kind.MISSING}:
+            return usual  # each record is skipped with its reason
         if pixels := pixel_columns(self.kinds) or self._usual_with(Kind.LIST):
             raise pixels_error(where, pixels[0], source.part)
         if texts := self._usual_with(Kind.TEXT):
@@ -350,7 +350,7 @@ class Names:
 
     def _usual_with(self, kind: str) -> list[str]:
         """Return the usual names of images that have values of a kind."""
-        return usual_columns(IMAGE, [name for name, found in self.kinds.items() if kind in found])
+        return usual_columns(IMAGE, [name for name, kinds in self.kinds.items() if kind in kinds])
 
     def _usual_image(self, names: Sequence[str]) -> str | None:
         usual = (*self.source.preferred.get(IMAGE, ()), *usual_columns(IMAGE, names))
@@ -384,26 +384,26 @@ class Names:
         if source.states_classes and (hot := self._one_hot(image)):
             return LabelChoice(classes=hot, hot=hot)
         others = [name for name in self.labels if name in self.kinds and name != image]
-        known = [name for name in source.preferred.get(LABEL, ()) if name in others]
-        if known[:1] != [FIRST]:  # without an image at the start, a list has no usual order
-            known = known[:1]
+        preferred = [name for name in source.preferred.get(LABEL, ()) if name in others]
+        if preferred[:1] != [FIRST]:  # without an image at the start, a list has no usual order
+            preferred = preferred[:1]
         typed = [name for name in source.class_lists if name in others]
         usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
-        values = {name: self.labels[name] for name in known or usual if self._may_have_classes(name)}
+        values = {name: self.labels[name] for name in preferred or usual if self._may_have_classes(name)}
         owners = {name: self._owner(name) for name in values}
-        values = {name: found for name, found in values.items() if owners[name] is None}
+        values = {name: labels for name, labels in values.items() if owners[name] is None}
         choice = LabelColumns(where, values, source.options, source.class_lists, part=source.part).choose()
         notes = [
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
-        ] + [why_no_label(name, other, source.part) for name, other in owners.items() if other is not None]
+        ] + [why_no_label(name, list_name, source.part) for name, list_name in owners.items() if list_name is not None]
         choice = self._with_names(choice._replace(notes=(*choice.notes, *notes)))
         hot = self._one_hot(image) if choice.label is None else ()
         return LabelChoice(classes=hot, hot=hot, notes=choice.notes) if hot else choice
 
     def _owner(self, name: str) -> str | None:
         """Return the name of another list with an entry for each value of this one, in each row; None without it."""
-        return owner(self.labels[name], {other: one for other, one in self.lengths.items() if other != name})
+        return owner(self.labels[name], {key: lengths for key, lengths in self.lengths.items() if key != name})
 
     def _one_hot(self, image: str) -> tuple[str, ...]:
         """Return the names that have 0 or 1 for each class."""
@@ -441,32 +441,32 @@ class Names:
             )
 
     def _with_names(self, choice: LabelChoice) -> LabelChoice:
-        """Return a choice with the class names of the format, such as those of ``image/class/text``."""
+        """Return a choice with the class names of the format, such as the texts in ``image/class/text``."""
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
         if text is None:
-            all_texts = (one for one, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
-            texts = {one: values for one in all_texts if (values := self.labels.get(one) or self.texts.get(one))}
+            all_texts = (name for name, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
+            texts = {name: values for name in all_texts if (values := self.labels.get(name) or self.texts.get(name))}
             return with_matching_names(choice, texts, source.options, source.part, self.names_of_label)
         if label is None or label == text or choice.names is not None:
             return choice
         named: dict[Any, str] = {}
-        is_known = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {Kind.TEXT, Kind.MISSING}
-        if is_known and not source.options.classes and source.options.label_type != "number":
-            for number, name in zip(choice.values, self.labels[text], strict=True):
-                if None not in (number, name) and named.setdefault(number, name) != name:
+        gives_names = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {Kind.TEXT, Kind.MISSING}
+        if gives_names and not source.options.classes and source.options.label_type != "number":
+            for value, name in zip(choice.values, self.labels[text], strict=True):
+                if None not in (value, name) and named.setdefault(value, name) != name:
                     raise SourceError(
-                        f"{source.name}: label {number} in {label!r} has two names in {text!r}, {named[number]!r} and "
+                        f"{source.name}: label {value} in {label!r} has two names in {text!r}, {named[value]!r} and "
                         f"{name!r}: correct them, give the names (--classes), or pass --label-type number to use only "
                         "the numbers"
                     )
-        are_numbers = all(type(number) is int and number >= 0 for number in named)
-        numbers = dict.fromkeys((one for one in choice.values if type(one) is int and one >= 0), "") | named
+        are_numbers = all(type(value) is int and value >= 0 for value in named)
+        numbers = dict.fromkeys((value for value in choice.values if type(value) is int and value >= 0), "") | named
         classes = names_by_number(numbers) if named and are_numbers else None
         if classes is None or len(set(named.values())) < len(named):
             note = f"{text!r} does not give the class names: it does not have one distinct text per label"
             return choice._replace(notes=(*choice.notes, note))
-        unnamed = [str(number) for number, name in enumerate(classes) if number not in named]
+        unnamed = [str(class_number) for class_number, name in enumerate(classes) if class_number not in named]
         notes = (f"class numbers without a name in {text!r}: {quoted(unnamed)}",) if unnamed else ()
         return choice._replace(names=text, classes=classes, notes=(*choice.notes, *notes))
 
@@ -482,9 +482,10 @@ class Names:
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
             if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.VECTOR}:
-                for other in (other for other, known in fields.items() if known == base):
+                if base in fields.values():
+                    same = next(name for name, field in fields.items() if field == base)
                     raise SourceError(
-                        f"{self.source.name}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
+                        f"{self.source.name}: {same!r} and {name!r} would be one field, {base!r}: rename one of them"
                     )
                 fields[name] = base
             elif (
@@ -496,7 +497,7 @@ class Names:
         return fields
 
     def _names_files(self, field: str, kinds: Iterable[str]) -> bool:
-        """Return whether values are those of a field, or names of files that are it; a list of texts is not a text."""
+        """Return whether values are a field, or names of files with its content; a list of texts is not a text."""
         return self.source.names_files and not (field == "txt" and {Kind.LIST, Kind.MAPPING} & {*kinds})
 
     def facts(self, roles: Roles) -> list[str]:
@@ -510,44 +511,44 @@ class Names:
             return []
         return hint({name: head(name) for name in self.facts(roles)}, self.source.part)
 
-    def account(self, found: Collector, roles: Roles) -> None:
+    def account(self, collector: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
-        part, account = self.source.part, found.account
+        part, account = self.source.part, collector.account
         account.declare(part, self.kinds)
-        found.classes = roles.classes or found.classes
-        found.are_numbers = roles.label in self.source.class_lists
+        collector.classes = roles.classes or collector.classes
+        collector.are_numbers = roles.label in self.source.class_lists
         if roles.names is not None:
-            found.numbered_by = "records"
+            collector.numbered_by = "records"
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
             if name in roles.used:
-                known = {roles.image: "image", roles.label: "label", roles.names: "class names"}
-                known |= dict.fromkeys(roles.hot, "label")
-                account.use(part, name, known.get(name, "size of the image"))
+                uses = {roles.image: "image", roles.label: "label", roles.names: "class names"}
+                uses |= dict.fromkeys(roles.hot, "label")
+                account.use(part, name, uses.get(name, "size of the image"))
                 continue
             reasons = list(filter(None, map(reason_of, sorted(kinds))))
             if not reasons or len(kinds.keys() - {Kind.MISSING}) > len(reasons):
                 account.use(part, name, self.destination(name, roles))
             for reason in reasons:
                 account.leave_out(part, name, reason)
-        self.account_facts(found, roles)
+        self.account_facts(collector, roles)
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
 
-    def account_facts(self, found: Collector, roles: Roles) -> None:
+    def account_facts(self, collector: Collector, roles: Roles) -> None:
         """Add the class names of entries of ``json``, which of them name splits, and what JSON does not have."""
         for name in self.facts(roles):
             for place, classes in self.source.class_lists.items():
                 if place == name or place.startswith(f"{name}."):
-                    found.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
+                    collector.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
             if len(splits := sorted(self.splits.get(name) or ())) > 1:
-                found.account.notes.append(
+                collector.account.notes.append(
                     f"{self.source.part} {name!r} names splits, {quoted(splits)}: it becomes an entry of json, and all "
                     "are packed together; for one dataset per split, separate them before packing"
                 )
             if count := self.lost.get(name):
-                found.account.notes.append(null_note(name, count))
+                collector.account.notes.append(null_note(name, count))
 
     def destination(self, name: str, roles: Roles) -> str:
         """Return what a name becomes, for the account."""

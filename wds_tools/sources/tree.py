@@ -32,6 +32,8 @@ _OUTSIDE = object()  # in place of the label of an image outside of the class fo
 _READ = 200  # texts and JSON files of images that may have labels
 _STRAYS = 10  # it is an error if more than one in ten images is outside the class folders
 
+_Parts = Mapping[str, dict[str, File]]  # path of an image -> field -> further file
+
 
 class Layout:
     """What the files of a tree are. It is pickled for worker processes.
@@ -74,14 +76,14 @@ class Layout:
         """
         raise NotImplementedError
 
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the images of the files of a split, and state what becomes of all others. `splits` was called before."""
+    def collect(self, collector: Collector, files: Files, split: str) -> None:
+        """Add the images of a split, and state what becomes of all other files. `splits` was called before."""
         assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split])
+        self._collect(collector, files, self._plan[split])
         self._plan = None
 
-    def _collect(self, found: Collector, files: Files, split: Any) -> None:
-        """Do so for what `_plan` has of a split."""
+    def _collect(self, collector: Collector, files: Files, split: Any) -> None:
+        """Do so for a split, given as in `_plan`."""
         raise NotImplementedError
 
     def files_read(self, files: Files) -> Set[str]:
@@ -110,7 +112,7 @@ class Layout:
 
     def add_image(
         self,
-        found: Collector,
+        collector: Collector,
         image: File,
         label: Any = NONE,
         *,
@@ -121,42 +123,44 @@ class Layout:
         """Add an image with its further files. If the image cannot be read or is empty, all are skipped.
 
         Args:
-            found: Where it is added.
+            collector: Where it is added.
             image: Its file.
             label: Its label.
             parts: Further files of the sample, by field; `record` gets their content.
             facts: Entries for the ``json`` field, or what `annotations.packed` made of them.
-            extra: Bytes that `record` adds in a shard to those of ``parts`` and ``facts``.
+            extra: Bytes that `record` adds in a shard, as well as ``parts`` and ``facts``.
         """
         parts = parts or {}
         if image.reason or image.size == 0:
-            self.skip(found, image, "is empty", parts)
+            self.skip(collector, image, "is empty", parts)
             return
         readable = []
         for name_in_source, part in parts.items():
             field = layouts.stored_name(name_in_source)
             if part.reason or (field != name_in_source and field in parts):
-                self.skip(found, part, f"would be the field {field!r}, like another file")
+                self.skip(collector, part, f"would be the field {field!r}, like another file")
             else:
-                found.account.attach(f"field {field}")
+                collector.account.attach(f"field {field}")
                 readable.append((field, part))
         encoded = facts if isinstance(facts, bytes) else packed(facts)
         extra += sum(field_bytes(part.size) for _, part in readable) + unpacked_bytes(encoded)
         path = image.path.removeprefix(self.base)
-        found.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
+        collector.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
 
-    def skip(self, found: Collector, file: File, reason: str, parts: Mapping[str, File] = MappingProxyType({})) -> None:
+    def skip(
+        self, collector: Collector, file: File, reason: str, parts: Mapping[str, File] = MappingProxyType({})
+    ) -> None:
         """Skip a file, and the further files of its sample."""
-        found.skip(file.path.removeprefix(self.base), file.reason or reason)
+        collector.skip(file.path.removeprefix(self.base), file.reason or reason)
         for part in parts.values():
-            self.skip(found, part, "belongs to an image that is skipped")
+            self.skip(collector, part, "belongs to an image that is skipped")
 
 
 class ClassFolders(Layout):
     """Images in class folders, ``<class>/**``, or in a flat folder, which gives no labels.
 
-    Class numbers are those of torchvision's ``ImageFolder``: the class folders in sorted order. Files with the name of
-    an image and another extension, such as ``1.txt`` next to ``1.jpg``, are further fields of it.
+    Class numbers are as in torchvision's ``ImageFolder``: the class folders in sorted order. Files with the name of an
+    image and another extension, such as ``1.txt`` next to ``1.jpg``, are further fields of it.
     """
 
     kind = "folder"
@@ -168,23 +172,23 @@ class ClassFolders(Layout):
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of folders such as ``train`` and ``val``, on any level."""
-        found = layouts.arrangement(files.folders, where=files.where, in_archive=files.in_archive)
-        self.base, self._level = found.base, found.level
-        if found.level is None:
+        arrangement = layouts.arrangement(files.folders, where=files.where, in_archive=files.in_archive)
+        self.base, self._level = arrangement.base, arrangement.level
+        if arrangement.level is None:
             return {}
-        position = found.level + found.base.count("/")
-        parts = {split: FileList() for split in found.splits}
+        position = arrangement.level + arrangement.base.count("/")
+        parts = {split: FileList() for split in arrangement.splits}
 
         def split_of(file: File) -> str:
             folders = file.path.split("/")[:-1]
             split = folders[position] if len(folders) > position else ""
-            return split if split in parts else found.splits[0]
+            return split if split in parts else arrangement.splits[0]
 
-        for split, own in groupby(files.files, split_of):  # files come by folder
-            parts[split].extend(own)
+        for split, group in groupby(files.files, split_of):  # files come by folder
+            parts[split].extend(group)
         return parts
 
-    def collect(self, found: Collector, files: Files, split: str) -> None:
+    def collect(self, collector: Collector, files: Files, split: str) -> None:
         """Add the images in class folders, or all images if there are no class folders."""
         if split and self._level == 0:  # the folder of the split contains the class folders
             self.base, self._level = f"{self.base}{split}/", None
@@ -197,96 +201,98 @@ class ClassFolders(Layout):
         paths = images.paths
         if not self.given:
             layouts.check_stems(paths, where=files.where)
-            found.account.notes += masks.note_on_names(paths)
-        lists = self._class_lists(found, files)
-        label_of = self._labels(found, files, paths, parts)
+            collector.account.notes += masks.note_on_names(paths)
+        lists = self._class_lists(collector, files)
+        label_of = self._labels(collector, files, paths, parts)
         if label_of is None:
-            jsons, texts = ([own[field] for own in parts.values() if field in own][:_READ] for field in ("json", "txt"))
+            jsons, texts = (
+                [further[field] for further in parts.values() if field in further][:_READ] for field in ("json", "txt")
+            )
             hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))
-            found.account.notes += hint or layouts.note_on_prefixes(paths)
-        self._add_images(found, images, parts, label_of or (lambda _: NONE))
+            collector.account.notes += hint or layouts.note_on_prefixes(paths)
+        self._add_images(collector, images, parts, label_of or (lambda _: NONE))
         for file in files.others:
             if file.path not in fields and file is not lists:
-                self.skip(found, file, files.why_not_packed(file.path))
+                self.skip(collector, file, files.why_not_packed(file.path))
 
     def _add_images(
-        self, found: Collector, images: FileList, parts: Mapping[str, dict[str, File]], label_of: Callable[[str], Any]
+        self, collector: Collector, images: FileList, parts: _Parts, label_of: Callable[[str], Any]
     ) -> None:
         plain: list[tuple[str, int, Any]] = []  # there may be millions: they are added together
         for file in images:
             path, size, location, reason, _ = file
-            own = parts.get(path, {})
+            further = parts.get(path, {})
             label = label_of(path)
             if label is _OUTSIDE:
-                self.skip(found, file, "is outside the class folders", own)
-            elif own or reason or not size or location:
-                self._add_plain(found, plain)
-                self.add_image(found, file, label, parts=own)
+                self.skip(collector, file, "is outside the class folders", further)
+            elif further or reason or not size or location:
+                self._add_plain(collector, plain)
+                self.add_image(collector, file, label, parts=further)
             else:
                 plain.append((path, size, label))
                 if len(plain) == BATCH_ROWS:
-                    self._add_plain(found, plain)
-        self._add_plain(found, plain)
+                    self._add_plain(collector, plain)
+        self._add_plain(collector, plain)
 
-    def _add_plain(self, found: Collector, images: list[tuple[str, int, Any]]) -> None:
+    def _add_plain(self, collector: Collector, images: list[tuple[str, int, Any]]) -> None:
         """Add images without further files, given by path, size and label, and empty their list."""
         if images:
             paths, sizes, labels = zip(*images, strict=True)
-            found.add_images([path.removeprefix(self.base) for path in paths], sizes, labels)
+            collector.add_images([path.removeprefix(self.base) for path in paths], sizes, labels)
             images.clear()
 
-    def _class_lists(self, found: Collector, files: Files) -> File | None:
+    def _class_lists(self, collector: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
         path = self.base + CLASS_LISTS_NAME
         file = next((file for file in files.others if file.path == path), None)
         if file is None or file.reason:
             return None
         try:
-            found.field_classes |= from_raw(json.loads(files.read(file)))
+            collector.field_classes |= from_raw(json.loads(files.read(file)))
         except (ValueError, TypeError, RecursionError) as error:
             raise SourceError(f"{file.path} does not have the class lists that unpack writes: {error}") from error
-        if names := found.field_classes.pop(LABEL_PATH, None) or found.field_classes.pop(LABELS, None):
-            found.classes = names.names
-        found.account.attach("class names")
+        if names := collector.field_classes.pop(LABEL_PATH, None) or collector.field_classes.pop(LABELS, None):
+            collector.classes = names.names
+        collector.account.attach("class names")
         return file
 
     def _labels(
-        self, found: Collector, files: Files, images: Sequence[str], parts: Mapping[str, dict[str, File]]
+        self, collector: Collector, files: Files, images: Sequence[str], parts: _Parts
     ) -> Callable[[str], Any] | None:
         """Return the function from the path of an image to its label, or to `_OUTSIDE`; None if there are no labels.
 
         Files of labels are taken from ``parts``.
         """
-        folders = self._class_folders(found, files, images)
+        folders = self._class_folders(collector, files, images)
         names = {folder for folder in folders.values() if folder is not None}
-        stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
+        stated = {path: further.pop("cls") for path, further in parts.items() if "cls" in further}
         are_shards = not self.given and layouts.are_shard_folders(names)
         if stated and not self.given:
-            if names and not are_shards and not found.classes:
+            if names and not are_shards and not collector.classes:
                 raise SourceError(
                     f"{files.where} has class folders ({quoted(sorted(names))}) and files of labels, such as "
                     f"{min(stated.values()).path!r}: pass --from folder (kind='folder') to use the folders, or remove "
                     "one of them"
                 )
-            found.account.attach("label", len(stated))
+            collector.account.attach("label", len(stated))
             return {path: files.read(stated[path]) if path in stated else NONE for path in images}.__getitem__
         for file in stated.values():
-            self.skip(found, file, "is not used: the folder is the label")
-        several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
+            self.skip(collector, file, "is not used: the folder is the label")
+        several = {path: further.pop(LABELS) for path, further in parts.items() if LABELS in further}
         if several:
-            found.account.attach("label", len(several))
-            return {path: self._list_of(files, several.get(path), found.classes) for path in images}.__getitem__
-        described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
+            collector.account.attach("label", len(several))
+            return {path: self._list_of(files, several.get(path), collector.classes) for path in images}.__getitem__
+        described = sum(not {"txt", "json"}.isdisjoint(further) for further in parts.values())
         if are_shards and 2 * described >= len(images):
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"folders such as {min(names)!r} are parts of a download, not classes: pass --from folder "
                 "(kind='folder') if they are classes"
             )
             return None
         if names:
-            other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
-            beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
-            found.account.notes += layouts.notes_about_names(images, names, filter(None, beside))
+            paths = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
+            others = {layouts.class_folder(self._without_split(path)) for path in paths if path.startswith(self.base)}
+            collector.account.notes += layouts.notes_about_names(images, names, filter(None, others))
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
         missing = {folder for folder, class_name in folders.items() if class_name is None and labels and not self.given}
         outside = [path for path in images if path[: path.rfind("/") + 1] in missing] if missing else []
@@ -298,7 +304,7 @@ class ClassFolders(Layout):
             )
         return (lambda path: labels.get(path[: path.rfind("/") + 1], _OUTSIDE)) if labels else None
 
-    def _class_folders(self, found: Collector, files: Files, images: Sequence[str]) -> dict[str, str | None]:
+    def _class_folders(self, collector: Collector, files: Files, images: Sequence[str]) -> dict[str, str | None]:
         """Return the class of each folder with images, by `layouts.folder_of`; None for images outside of folders.
 
         Raises:
@@ -307,7 +313,7 @@ class ClassFolders(Layout):
         paths = {folder: self._without_split(folder) for folder in {path[: path.rfind("/") + 1] for path in images}}
         parent = self.base.rstrip("/").rpartition("/")[2]
         while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"the folder {wrapper!r} of all images is not read as a class: pass --from folder (kind='folder') if "
                 "it is one"
             )
@@ -315,11 +321,11 @@ class ClassFolders(Layout):
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
-            found.account.notes += layouts.notes_about_levels(paths.values())
+            collector.account.notes += layouts.notes_about_levels(paths.values())
         classes = {path: layouts.class_folder(below) for path, below in paths.items()}
         if not self.given:
-            known = {folder: own for folder, own in classes.items() if own is not None}
-            found.account.notes += masks.notes_on_classes(images, known, where=files.where)
+            class_of = {folder: class_name for folder, class_name in classes.items() if class_name is not None}
+            collector.account.notes += masks.notes_on_classes(images, class_of, where=files.where)
         return classes
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
@@ -332,8 +338,8 @@ class ClassFolders(Layout):
         value = json_or(None, files.read(file))
         if not isinstance(value, list):
             raise SourceError(f"{file.path} is not a list of class numbers, such as [0, 2], or of names: correct it")
-        is_known = all(type(number) is int and 0 <= number < len(names) for number in value)
-        return [name(names[number]) for number in value] if is_known else value
+        are_numbers = all(type(class_number) is int and 0 <= class_number < len(names) for class_number in value)
+        return [name(names[class_number]) for class_number in value] if are_numbers else value
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
@@ -353,8 +359,8 @@ LAYOUTS = {
 
 def imported(name: str) -> Any:
     """Return a class of this package, named as ``module:class`` and imported only now."""
-    module, _, found = name.partition(":")
-    return getattr(importlib.import_module(f"wds_tools.sources.{module}"), found)
+    module, _, class_name = name.partition(":")
+    return getattr(importlib.import_module(f"wds_tools.sources.{module}"), class_name)
 
 
 class TreeSource(Source):
@@ -391,16 +397,16 @@ class TreeSource(Source):
     def root(self) -> Path:
         return Path(self.tree.name)
 
-    def image_names(self, found: Collector) -> Iterable[str]:
-        """Return the paths of the images, those in a folder with its name: a table above it may name it too."""
+    def image_names(self, collector: Collector) -> Iterable[str]:
+        """Return the paths of the images; of a folder, with its name, because a table above it may name it too."""
         assert self.layout is not None, "a source is listed before"
         is_folder = isinstance(self.tree, FolderTree)
         above = f"{self.root().absolute().name}/{self.layout.base}" if is_folder else ""
-        return (above + entry.path for entry in found.inputs)
+        return (above + entry.path for entry in collector.inputs)
 
     def state(self) -> dict[str, Any] | None:
         assert self.layout is not None, "a source is listed before"
-        layout = next(name for name, found in LAYOUTS.items() if imported(found) is type(self.layout))
+        layout = next(name for name, path in LAYOUTS.items() if imported(path) is type(self.layout))
         times = self.tree.times
         return {
             "kind": self.kind,
@@ -425,16 +431,16 @@ class TreeSource(Source):
         files = self._files()
         parts: dict[str, TreeSource] = {}
         layout = self._layout_of(files)
-        found = layout.splits(files)
+        splits = layout.splits(files)
         self.no_splits = layout.no_splits
-        for split in found:
+        for split in splits:
             parts[split] = copy.copy(self)
             vars(parts[split]).update(
                 name=f"{self.name}/{split}", split=split, layout=copy.copy(self.layout), _listed=files
             )
         return parts
 
-    def collect(self, found: Collector) -> None:
+    def collect(self, collector: Collector) -> None:
         """Add the images of the tree, or of one split."""
         files = self._files()
         layout = self._layout_of(files)
@@ -449,26 +455,26 @@ class TreeSource(Source):
         if splits:
             files = files.only(splits[split])
             if self.split is None and are_folders:
-                found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
-        found.account.given += len(files.files)
-        found.files, found.stamp = self.tree.states, self.tree.stamp
-        found.account.notes += self.tree.notes
+                collector.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
+        collector.account.given += len(files.files)
+        collector.files, collector.stamp = self.tree.states, self.tree.stamp
+        collector.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
-            found.account.leave_out("path", hidden, layouts.why_hidden(hidden))
-        found.account.notes += notes_on(files.about)
-        layout.collect(found, files, split)
-        found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
-        found.skipped.sort(key=lambda skip: path_bytes(skip.path))
-        if not found.inputs:
+            collector.account.leave_out("path", hidden, layouts.why_hidden(hidden))
+        collector.account.notes += notes_on(files.about)
+        layout.collect(collector, files, split)
+        collector.account.notes += _also_in(collector.inputs, layout.base, split, {} if are_folders else splits)
+        collector.skipped.sort(key=lambda skip: path_bytes(skip.path))
+        if not collector.inputs:
             paths = [*(file.path for file in files.files), *self.tree.hidden]
-            raise MissingSourceError(why_no_images(self.name, paths, found.skipped))
+            raise MissingSourceError(why_no_images(self.name, paths, collector.skipped))
         if isinstance(self.tree, TarTree):
-            found.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in found.inputs)
+            collector.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in collector.inputs)
         if self.split is None:
             self._listed = None  # other splits would use it
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
-        """Return the files of a local folder whose modification time is later, of those that inputs are read from."""
+        """Return the files of inputs whose modification time is later; none if this is not a local folder."""
         if not isinstance(self.tree, FolderTree):
             return []
         assert self.layout is not None, "a source is listed before"
@@ -503,7 +509,7 @@ class TreeSource(Source):
     def _layout_of(self, files: Files) -> Layout:
         if self.layout is None:
             tried = (imported(name).recognised(files) for name in LAYOUTS.values())
-            self.layout = next(found for found in tried if found is not None)
+            self.layout = next(layout for layout in tried if layout is not None)
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
             files.about = imported("image_tables:about_images")(files, self.layout)
@@ -511,14 +517,14 @@ class TreeSource(Source):
 
 
 def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str, Sequence[File]]) -> list[str]:
-    """Return a note for each other split that has images of a split too."""
+    """Return a note for each other split that shares images with a split."""
     notes = []
     packed = {base + entry.path: None for entry in inputs} if splits else {}
-    for other, files in splits.items():
-        there = {file.path for file in files} if other != split else set()
+    for other_split, files in splits.items():
+        there = {file.path for file in files} if other_split != split else set()
         if shared := [path for path in packed if path in there]:
             notes.append(
-                f"{split!r} and {other!r} share {counted(len(shared), 'image')}, such as {shared[0]!r}: correct the "
-                "lists or folders if models are trained with one of them and tested with the other"
+                f"{split!r} and {other_split!r} share {counted(len(shared), 'image')}, such as {shared[0]!r}: correct "
+                "the lists or folders if models are trained with one of them and tested with the other"
             )
     return notes

@@ -82,7 +82,7 @@ class _Tally:
         """Add the files of a part."""
         texts = [file.path for file in files]
         texts += [
-            f"{number}\0{one.version}\0{one.reason}" for number, one in enumerate(files) if one.reason or one.version
+            f"{index}\0{file.version}\0{file.reason}" for index, file in enumerate(files) if file.reason or file.version
         ]
         digest = xxhash.xxh3_128(path_bytes("\0".join(texts)))
         digest.update(array("q", [file.size for file in files]).tobytes())
@@ -126,24 +126,24 @@ class Tree:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        found = Sorter()
+        sorter = Sorter()
         hidden, tally = set[str](), _Tally()
         self.notes = ()
         for files in self._parts():
             tally.add(files)
             if not may_have_hidden([file.path for file in files]):
-                found.add(files)
+                sorter.add(files)
                 continue
             for file in files:
                 if (root := hidden_root(file.path)) is None:
-                    found.add([file])
+                    sorter.add([file])
                 elif root != file.path or is_image_name(root):
                     hidden.add(root)
                 else:
                     hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
         self.checksum = self._checksum(tally)
-        return found.result()
+        return sorter.result()
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
         """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
@@ -182,14 +182,14 @@ class Tree:
         """
         separated = next((name for name in files if "\\" in name), None)
         if separated is not None and (always or not any("/" in name for name in files)):
-            found: dict[str, File] = {}
+            renamed: dict[str, File] = {}
             for name, file in files.items():
                 path = _inside(name.replace("\\", "/"))
-                if path in found:
+                if path in renamed:
                     raise SourceError(f"{archive} has {name!r} and {path!r}, which are one path: rename one of them")
                 if not path.endswith("/"):
-                    found[path] = file._replace(path=path)
-            files = found
+                    renamed[path] = file._replace(path=path)
+            files = renamed
             self.notes += (f"backslashes in names such as {separated!r} of {archive} are read as slashes",)
         return {
             name: File(name, 0, (), _LEADS_OUT) if ".." in name.split("/") else file for name, file in files.items()
@@ -238,11 +238,11 @@ class RemoteTree(Tree):
 
 def objects_below(url: str, remote: RemoteOptions) -> FileList:
     """Return all objects below a URL in the order of their paths, some of them twice."""
-    found = Sorter()
+    sorter = Sorter()
     listed = each_object(url, remote)
-    while part := [File(one.path, one.size, version=one.version) for one in islice(listed, _PART_FILES)]:
-        found.add(part)
-    return found.result()
+    while part := [File(entry.path, entry.size, version=entry.version) for entry in islice(listed, _PART_FILES)]:
+        sorter.add(part)
+    return sorter.result()
 
 
 class Archives(Tree):
@@ -274,8 +274,8 @@ class TarTree(Archives):
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its location
         """Read a member."""
-        number, offset = location
-        return bytes(self._mapped.slice(number, offset, offset + size))
+        index, offset = location
+        return bytes(self._mapped.slice(index, offset, offset + size))
 
     def group(self, location: tuple[int, ...]) -> int:
         """Return the number of a window of the archive."""
@@ -283,13 +283,13 @@ class TarTree(Archives):
 
     def _parts(self) -> Iterator[Sequence[File]]:
         self.states = states_of(self.paths)
-        archives = [self._members(number, path) for number, path in enumerate(self.paths)]
+        archives = [self._members(index, path) for index, path in enumerate(self.paths)]
         yield from _joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
 
-    def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
+    def _members(self, index: int, path: Path | RemoteFile) -> dict[str, File]:
         """Return the files of an archive by path. A name may occur again after `tar -r`: the last one counts."""
-        data = self._mapped[number]
+        data = self._mapped[index]
         if _COMPRESSED.match(bytes(data[:10])):
             raise SourceError(
                 f"{path} is compressed, but its name does not end in {', '.join(CODECS)}: rename it, or decompress it"
@@ -302,7 +302,7 @@ class TarTree(Archives):
                     continue
                 target = files.get(_inside(member.link)) if member.link else None
                 if member.is_file:
-                    file = File(name, member.size, (number, member.offset))
+                    file = File(name, member.size, (index, member.offset))
                 elif target is not None:
                     file = target._replace(path=name)
                 else:
@@ -331,12 +331,12 @@ class ZipTree(Archives):
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its location
         """Read a member."""
-        number, offset, packed_size, method, checksum = location
-        head = self._mapped.slice(number, offset, offset + _LOCAL_HEADER)
+        index, offset, packed_size, method, checksum = location
+        head = self._mapped.slice(index, offset, offset + _LOCAL_HEADER)
         if bytes(head[:4]) != b"PK\x03\x04":
             raise SourceError("is damaged: there is no local header at the offset in the central directory")
         start = offset + _LOCAL_HEADER + sum(struct.unpack_from("<HH", head, 26))
-        data = bytes(self._mapped.slice(number, start, start + packed_size))
+        data = bytes(self._mapped.slice(index, start, start + packed_size))
         if method == zipfile.ZIP_DEFLATED:
             with as_source_error("is damaged", zlib.error):
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
@@ -347,7 +347,7 @@ class ZipTree(Archives):
     def _parts(self) -> Iterator[Sequence[File]]:
         self.states = states_of(self.paths)
         archives = []
-        for number, path in enumerate(self.paths):
+        for index, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
@@ -355,7 +355,7 @@ class ZipTree(Archives):
             for info in members:
                 name = _zip_name(info)
                 if not name.endswith("/"):
-                    location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
+                    location = (index, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
             archives.append(self._with_slashes(path.name, files, always=True))
         yield from _joined([path.stem for path in self.paths], archives)
