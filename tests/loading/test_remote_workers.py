@@ -15,8 +15,17 @@ from functools import partial
 
 import pytest
 
-from wds_tools import LoaderError, OptionError, RayWorkers, StoreError, WorkerError, make_loader, stages
-from wds_tools.loading.workers import remote_hub
+from wds_tools import (
+    LoaderError,
+    OptionError,
+    RayWorkers,
+    StoreError,
+    StreamingDataset,
+    WorkerError,
+    make_loader,
+    stages,
+)
+from wds_tools.loading.workers import remote_hub, remote_pool
 from wds_tools.loading.workers.remote_pool import RemotePool
 from wds_tools.loading.workers.remote_worker import run_remote_worker
 
@@ -306,7 +315,8 @@ def test_an_error_of_the_storage_names_the_machine(pool, placement):
         results(pool, [3])
 
 
-def test_no_worker_and_a_stalled_worker_are_errors(placement, host):
+def test_no_worker_and_a_stalled_worker_are_errors(placement, host, monkeypatch):
+    monkeypatch.setattr(remote_pool, "_STACK_SECONDS", 0.1)
     with contextlib.closing(RemotePool(host, placement, stall_seconds=0.3, tasks_per_worker=2)) as pool:
         assert pool.awaited_stage() == stages.START.index
         with pytest.raises(WorkerError, match=r"there was no worker for 0 s \(stall_seconds=\): start one"):
@@ -314,10 +324,25 @@ def test_no_worker_and_a_stalled_worker_are_errors(placement, host):
     with contextlib.closing(RemotePool(host, placement, stall_seconds=0.3, tasks_per_worker=2)) as pool:
         with (
             placement.proven(),
-            pytest.raises(WorkerError, match=r"the worker on machine \(pid 1\) sent nothing for 0 s"),
+            pytest.raises(WorkerError, match=r"the worker on machine \(pid 1\) sent nothing for 0 s.*\n\(no stack: "),
         ):
             results(pool, [1])
         assert placement.is_stopped
+
+
+@pytest.mark.parametrize("task_count", [1, 3], ids=["of its own", "that no worker has"])
+def test_the_error_about_a_stalled_worker_has_the_stack_of_its_task(placement, host, task_count):
+    end = threading.Event()
+
+    def hang(_):
+        end.wait(9)  # the line that the stack shows
+
+    with contextlib.closing(RemotePool(host, placement, stall_seconds=0.3, tasks_per_worker=2)) as pool:
+        placement.add_worker(hang)
+        *_, last = (pool.submit(task) for task in range(task_count))
+        with pytest.raises(WorkerError, match=r"(?s)sent nothing for 0 s.*in run_caught\n.*in hang\n *end\.wait\(9\)"):
+            pool.result(last)
+        end.set()
 
 
 def test_tasks_that_are_not_needed_are_dropped(pool, placement, host):
@@ -358,3 +383,5 @@ def test_options_that_cannot_be_used(packed, tmp_path, monkeypatch):
     needs = r"num_workers=RayWorkers\(count=1, num_cpus=1\) needs Ray: pip install 'wds-tools\[ray\]'"
     with pytest.raises(OptionError, match=needs):
         make_loader(packed, batch_size=1, num_workers=RayWorkers(1))
+    with pytest.raises(TypeError, match=r"RayWorkers are for make_loader\(\)"):
+        StreamingDataset(packed, num_workers=RayWorkers(1))

@@ -273,5 +273,6 @@ _LOADER_ARGUMENTS = "batch_transform device device_prefetch progress report_to s
 DATASET_HINTS = {
     **_HINTS,
     **dict.fromkeys(_DATALOADER_ARGUMENTS.split(), "pass it to the DataLoader that reads this dataset"),
+    "num_workers": "pass it to the DataLoader that reads this dataset; RayWorkers are for make_loader()",
     **dict.fromkeys(_LOADER_ARGUMENTS.split(), "it is an argument of make_loader()"),
 }

@@ -33,6 +33,8 @@ from wds_tools.loading.workers.worker_process import READY, TaskRunner, run_work
 CLOSED = "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
 """Message for a batch that is requested after the loader was closed."""
 
+NO_STACK = "(no stack: the process does not react; it may be stopped or waiting for storage)"
+
 STALL_SECONDS = 300.0
 _CLOSE_SECONDS = 1.0
 _MOST_SECONDS = 1e6  # of one wait: the system call takes no more milliseconds than fit into 31 bits
@@ -364,4 +366,4 @@ def _stack_of(worker: _Worker) -> str:
             while worker.stack.poll(0.3):  # it is written line by line
                 stack += os.read(worker.stack.fileno(), _STACK_BYTES)
             return stack.decode(errors="replace")
-    return "(no stack: the process does not react; it may be stopped or waiting for storage)"
+    return NO_STACK

@@ -31,6 +31,8 @@ PREFIX = struct.Struct("<QQ")
 """Begins a result: lengths of the head of the message, and of the memory that the task wrote."""
 LENGTH = struct.Struct("<Q")
 """Begins a task: the length of its pickle."""
+STACK = -2
+"""In place of the id of a task, to request the Python stack of the thread that runs tasks, and in the reply."""
 MAX_MESSAGE_BYTES = 4 << 30
 """Maximum length of what a result has besides the memory that its task is for."""
 MOST_UNPROVEN = 256
@@ -94,6 +96,7 @@ class Peer:
     Attributes:
         worker: What the worker has reported of itself when it was ready.
         tasks: The tasks that the worker has, by their ids.
+        stack: Its Python stack, if it was requested and has arrived.
         heard_at: When something was received last, in seconds of `time.monotonic`.
     """
 
@@ -102,6 +105,7 @@ class Peer:
         self.worker: WorkerName | None = None
         self.is_proven = False
         self.tasks: dict[int, Any] = {}
+        self.stack: str | None = None
         self.outgoing = bytearray()
         self.heard_at = self.since = time.monotonic()
         self.expected: deque[memoryview] = deque()
@@ -140,6 +144,7 @@ class Hub:
         family = socket.AF_INET6 if ":" in placement.host else socket.AF_INET
         self._listener = socket.create_server((placement.host, 0), family=family, backlog=1024)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._asked: list[Peer] = []  # workers whose stack is requested
         self._waker, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for endpoint in (self._listener, self._woken):
@@ -168,6 +173,14 @@ class Hub:
     def owner(self, task_id: int) -> Peer | None:
         """Return the worker that has a task. Called with ``condition``."""
         return next((worker for worker in self.workers if task_id in worker.tasks), None)
+
+    def stack_of(self, worker: Peer, seconds: float) -> str | None:
+        """Return the Python stack of a worker; None if it does not send it within some seconds."""
+        with self.condition:
+            self._asked.append(worker)
+            self._wake()
+            self.condition.wait_for(lambda: worker.stack is not None, seconds)
+            return worker.stack
 
     def stop(self) -> None:
         """Disconnect and stop all workers. Afterwards no memory of a task is written to."""
@@ -208,6 +221,8 @@ class Hub:
                 self._look()
                 with self.condition:
                     self._assign()
+                    while self._asked:
+                        self._post(self._asked.pop(), STACK, None)
                 for peer in list(self._peers):
                     self._send(peer)
         except BaseException as error:  # the loop that waits for a batch raises it
@@ -283,10 +298,11 @@ class Hub:
             head = bytearray(head_bytes)
             yield [memoryview(head)]
             message = open_message(head, most_bytes=MAX_MESSAGE_BYTES)
-            is_ready = message.task_id == READY and peer.worker is None
-            if not is_ready and message.task_id not in peer.tasks:
+            is_ready, is_stack = message.task_id == READY and peer.worker is None, message.task_id == STACK
+            if not (is_ready or is_stack) and message.task_id not in peer.tasks:
                 raise ValueError("it sent a result of a task that it does not have")
-            memory = self._runner.memory(peer.tasks[message.task_id]) if memory_bytes else []
+            task = peer.tasks.get(message.task_id)
+            memory = self._runner.memory(task) if memory_bytes and task is not None else []
             if sum(map(len, memory)) != memory_bytes:
                 raise ValueError(f"it announced {memory_bytes:,} bytes for memory of {sum(map(len, memory)):,}")
             yield [*message.arrays, *memory]
@@ -295,6 +311,8 @@ class Hub:
                 if is_ready:
                     peer.worker = value
                     self.workers.append(peer)
+                elif is_stack:
+                    peer.stack = str(value)
                 else:
                     del peer.tasks[message.task_id]
                     is_failure = isinstance(value, Failure)
@@ -321,6 +339,9 @@ class Hub:
     def _give(self, task_id: int, worker: Peer) -> None:
         self.pending.remove(task_id)
         worker.tasks[task_id] = task = self._tasks.pop(task_id)
+        self._post(worker, task_id, task)
+
+    def _post(self, worker: Peer, task_id: int, task: Any) -> None:
         data = pickle.dumps((task_id, task), pickle.HIGHEST_PROTOCOL)
         worker.outgoing += LENGTH.pack(len(data)) + data
 

@@ -13,9 +13,11 @@ from typing import Any
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WorkerError
 from wds_tools.loading.workers.messages import Failure, as_exception
-from wds_tools.loading.workers.pool import CLOSED
+from wds_tools.loading.workers.pool import CLOSED, NO_STACK
 from wds_tools.loading.workers.proof import TOKEN_BYTES
 from wds_tools.loading.workers.remote_hub import HostRunner, Hub, Placement
+
+_STACK_SECONDS = 2.0  # in which a stalled worker sends its stack
 
 
 class RemotePool:
@@ -138,8 +140,11 @@ class RemotePool:
 
     def _why_none(self, task_id: int) -> str:
         with self._hub.condition:
-            owner, has_workers = self._hub.owner(task_id), bool(self._hub.workers)
+            owner = self._hub.owner(task_id)
+            asked = owner or min(self._hub.workers, key=lambda worker: worker.heard_at, default=None)
         limit = f"for {self._stall_seconds:.0f} s (stall_seconds=)"
-        if not has_workers:
+        if asked is None:
             return f"there was no worker {limit}: {self._placement.missing()}"
-        return f"{owner or 'every worker'} sent nothing {limit}; all workers were stopped"
+        stack = self._hub.stack_of(asked, _STACK_SECONDS) or NO_STACK
+        silent = f"{owner or 'every worker'} sent nothing {limit}; all workers were stopped"
+        return f"{silent}. The stack of {asked} was:\n{stack}"

@@ -8,16 +8,20 @@ import pickle
 import platform
 import queue
 import socket
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from wds_tools.errors import StoreError, WorkerError
-from wds_tools.loading.workers.messages import Failure, pack_message, transfer
+from wds_tools.loading.workers.messages import Failure, Message, pack_message, transfer
 from wds_tools.loading.workers.proof import ProofFailedError, connect_and_prove, receive_exactly
-from wds_tools.loading.workers.remote_hub import LENGTH, PREFIX, WorkerName
+from wds_tools.loading.workers.remote_hub import LENGTH, PREFIX, STACK, WorkerName
 from wds_tools.loading.workers.worker_process import READY, TaskRunner, pack_result, read_ahead, run_caught
 from wds_tools.packing.ray_cluster import on_this_machine
 
@@ -39,13 +43,19 @@ def run_remote_worker(runner: RemoteRunner, address: tuple[str, int], token: byt
     has_ended = threading.Event()
     with _connected(address, token) as connection:
         runner.show_stage_in(bytearray(1))
-        threading.Thread(target=_receive_tasks, args=(connection, tasks, has_ended), daemon=True).start()
+        send, thread = partial(_send, connection, threading.Lock()), threading.get_ident()
+
+        def send_stack() -> None:
+            frame = sys._current_frames()[thread]  # noqa: SLF001 - no other function returns frames of a thread
+            send(pack_message(STACK, "".join(traceback.format_stack(frame))), [])
+
+        threading.Thread(target=_receive_tasks, args=(connection, tasks, send_stack, has_ended), daemon=True).start()
         with contextlib.suppress(OSError):  # the host has closed the connection
-            _send(connection, pack_message(READY, WorkerName(platform.node(), os.getpid(), node)), [])
+            send(pack_message(READY, WorkerName(platform.node(), os.getpid(), node)), [])
             for task_id, task in read_ahead(runner, tasks):
                 value = _named(run_caught(runner, task))
                 memory = [] if isinstance(value, Failure) else runner.memory(task)
-                _send(connection, pack_result(task_id, value), memory)
+                send(pack_result(task_id, value), memory)
     has_ended.set()
 
 
@@ -66,21 +76,29 @@ def _connected(address: tuple[str, int], token: bytes) -> socket.socket:
 
 
 def _receive_tasks(
-    connection: socket.socket, tasks: queue.SimpleQueue[tuple[int, Any] | None], has_ended: threading.Event
+    connection: socket.socket,
+    tasks: queue.SimpleQueue[tuple[int, Any] | None],
+    send_stack: Callable[[], None],
+    has_ended: threading.Event,
 ) -> None:
     with contextlib.suppress(OSError):
         while True:
             (length,) = LENGTH.unpack(receive_exactly(connection, LENGTH.size))
-            tasks.put(pickle.loads(receive_exactly(connection, length)))  # noqa: S301 - the host has proved itself
+            task_id, task = pickle.loads(receive_exactly(connection, length))  # noqa: S301 - the host has proved itself
+            if task_id == STACK:
+                send_stack()
+            else:
+                tasks.put((task_id, task))
     tasks.put(None)
     if not has_ended.wait(_END_SECONDS):
         os._exit(0)  # a task hangs
 
 
-def _send(connection: socket.socket, message: Any, memory: list[memoryview]) -> None:
+def _send(connection: socket.socket, lock: threading.Lock, message: Message, memory: list[memoryview]) -> None:
     prefix = PREFIX.pack(len(message.head), sum(map(len, memory)))
     views = [memoryview(prefix), memoryview(message.head), *message.arrays, *memory]
-    transfer(os.writev, connection.fileno(), [view for view in views if len(view)])
+    with lock:
+        transfer(os.writev, connection.fileno(), [view for view in views if len(view)])
 
 
 def _named(value: Any) -> Any:
