@@ -88,7 +88,8 @@ def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions
     if names:
         _log.warning(
             "%s: the values of %s are not changed when images are resized (--resize, resize=): if these are positions, "
-            "distances or areas in pixels, pack without it, and let the loader resize image and positions together (view=, like=)",
+            "distances or areas in pixels, pack without it, and let the loader resize image and positions together "
+            "(view=, like=)",
             shown_path(source.name),
             quoted(sorted(names)),
         )

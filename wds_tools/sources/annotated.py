@@ -58,9 +58,9 @@ class Described:
         parts: Path of an image -> field -> file.
         used: Files about several images.
         source: What lists the images, for messages.
-        own: Path of an image -> the file about it alone.
-        own_kind: What such a file is, for the note about images without one.
-        classes: Path of an image -> class or classes; empty if the classes are those of objects.
+        file_of: Path of an image -> the file about only this image.
+        file_kind: What such a file is, for the note about images without one.
+        classes: Path of an image -> class or classes; empty if the classes belong to the objects.
         notes: What a user should know about the split, as well as the notes of ``annotations``.
         missing: Name of a missing image -> file that lists it, if that is not ``source``.
     """
@@ -70,8 +70,8 @@ class Described:
     parts: Mapping[str, dict[str, File]]
     used: Sequence[File]
     source: str
-    own: Mapping[str, File] = field(default_factory=dict)
-    own_kind: str = ""
+    file_of: Mapping[str, File] = field(default_factory=dict)
+    file_kind: str = ""
     classes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -84,14 +84,14 @@ class Described:
     @property
     def annotation_files(self) -> list[File]:
         """The files that are read for its annotations. 1.jpg and 1.png have the same 1.txt."""
-        own = [self.own[image.path] for image in self.there if image.path in self.own]
-        return list({file.path: file for file in (*self.used, *own)}.values())
+        files = [self.file_of[image.path] for image in self.there if image.path in self.file_of]
+        return list({file.path: file for file in (*self.used, *files)}.values())
 
 
 class Annotated(Layout):
     """Images whose objects are in other files."""
 
-    found_by: ClassVar[str]
+    expected: ClassVar[str]
     """What the files of this layout are, for the message if there are none."""
 
     annotation_ending: ClassVar[tuple[str, ...]] = ()
@@ -117,7 +117,7 @@ class Annotated(Layout):
         """Return the files of each split. Files of no split are in the first."""
         if self._plan is None:
             if not self.matches(files):
-                raise SourceError(f"{files.where} is not in the layout {self.kind}: it needs {self.found_by}")
+                raise SourceError(f"{files.where} is not in the layout {self.kind}: it needs {self.expected}")
             self._plan = self._read(files)
             if list(self._plan) == [""]:
                 self._plan = _by_folder(self._plan[""], files.where)
@@ -133,60 +133,60 @@ class Annotated(Layout):
         self.splits(files)
         splits = (self._plan or {}).values()
         read = {file.path for split in splits for file in split.annotation_files}
-        folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
+        folders = {posixpath.dirname(file.path) for split in splits for file in split.file_of.values()}
         like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
         of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
         has_lists = any(layouts.is_image_set(file.path) for split in splits for file in split.used)
         lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
         return read | of_no_image | lists | super().files_read(files)
 
-    def _collect(self, found: Collector, files: Files, split: Described) -> None:
-        self._state(found, files, split)
+    def _collect(self, collector: Collector, files: Files, split: Described) -> None:
+        self._state(collector, files, split)
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
         done = {file.path for file in split.annotation_files}
         for name, file in split.images.items():
             if file is None:
-                found.account.given += 1
-                found.skip(name, _no_such_file(split, name))
+                collector.account.given += 1
+                collector.skip(name, _no_such_file(split, name))
                 continue
             parts = split.parts.get(file.path, {})
             done |= {file.path, *(part.path for part in parts.values())}
             if name in reasons:
-                self.skip(found, file, reasons[name], parts)
+                self.skip(collector, file, reasons[name], parts)
             else:
                 facts = split.annotations.images.pop(name, b"")
-                own = split.classes.get(file.path, ())
-                label = label_name(own) if isinstance(own, str) else list(map(label_name, own)) or NONE
-                self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
+                classes = split.classes.get(file.path, ())
+                label = label_name(classes) if isinstance(classes, str) else list(map(label_name, classes)) or NONE
+                self.add_image(collector, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
-                self.skip(found, file, self._why_skipped(files, file, split))
+                self.skip(collector, file, self._why_skipped(files, file, split))
 
-    def _state(self, found: Collector, files: Files, split: Described) -> None:
+    def _state(self, collector: Collector, files: Files, split: Described) -> None:
         """State what the annotation files and their entries become."""
         annotations, paths = split.annotations, [file.path for file in split.there]
         if used := split.annotation_files:
-            found.account.attach("annotations", len(used))
-        found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
-        found.account.notes += [*annotations.notes, *split.notes]
-        if split.own_kind and (without := [path for path in paths if path not in split.own]):
-            found.account.notes.append(
-                f"{len(without):,} of {len(paths):,} images have no {split.own_kind}, and so no objects, such as "
+            collector.account.attach("annotations", len(used))
+        collector.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
+        collector.account.notes += [*annotations.notes, *split.notes]
+        if split.file_kind and (without := [path for path in paths if path not in split.file_of]):
+            collector.account.notes.append(
+                f"{len(without):,} of {len(paths):,} images have no {split.file_kind}, and so no objects, such as "
                 f"{without[0]!r}"
             )
         folders = set() if split.classes else set(masks.classes(paths).values())
         if len(folders) > 1 and annotations.names:
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes belong to the "
                 "objects: pass --from folder (kind='folder') if the folders are classes"
             )
         if annotations.labels:
-            found.classes = annotations.names
+            collector.classes = annotations.names
         elif annotations.names:
-            found.field_classes[self.place] = ClassList(
+            collector.field_classes[self.place] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
             )
-        found.add_to_stamp(map(files.read, used))
+        collector.add_to_stamp(map(files.read, used))
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with its objects in pixels.
@@ -232,7 +232,7 @@ class Yolo(Annotated):
     """YOLO: ``data.yaml``, ``images/`` and ``labels/``; or Darknet's ``obj.data``; or ``classes.txt``."""
 
     kind = "yolo"
-    found_by = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
+    expected = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
     annotation_ending = (".txt",)
 
     @classmethod
@@ -279,9 +279,9 @@ class Yolo(Annotated):
                 {path: label for path, label in labels.items() if label is not None},
                 "label file",
                 notes=[
-                    f"{source} names images for {other!r}, {entries[0]!r}, and there are none: left out"
-                    for other, entries in stated.splits.items()
-                    if other not in images
+                    f"{source} names images for {other_split!r}, {entries[0]!r}, and there are none: left out"
+                    for other_split, entries in stated.splits.items()
+                    if other_split not in images
                 ],
                 missing=members.missing,
             )
@@ -339,17 +339,17 @@ def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[st
         return {"": _Members(files.images)}
     folders = {posixpath.dirname(file.path) for file in files.files}
     folders |= {folder[:end] for folder in folders for end, character in enumerate(folder) if character == "/"}
-    known = folders | files.by_path.keys()
+    paths = folders | files.by_path.keys()
     plan: dict[str, _Members] = {}
     for split, entries in stated.splits.items():
         places = [
-            place for entry in entries if (place := yolo.find_folder(entry, known, data_yaml=data_yaml)) is not None
+            place for entry in entries if (place := yolo.find_folder(entry, paths, data_yaml=data_yaml)) is not None
         ]
         missing: dict[str, str] = {}
-        found = dict.fromkeys(file for place in places for file in _yolo_images(files, place, missing))
+        images = dict.fromkeys(file for place in places for file in _yolo_images(files, place, missing))
         lists = [files.by_path[place] for place in places if place in files.by_path]
-        if found:
-            plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images), missing)
+        if images:
+            plan[split] = _Members(list(images), tuple(file for file in lists if file not in files.images), missing)
     if not plan:
         first = next(iter(stated.splits.values()))[0]
         raise SourceError(f"{data_yaml} names {first!r}, and there are no images in {files.where}: correct the path")
@@ -357,49 +357,49 @@ def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[st
 
 
 def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File]:
-    """Return the images in a folder, or those that a text file lists; ``missing`` gets names without a file."""
+    """Return the images in a folder, or the images that a text file lists; ``missing`` gets names without a file."""
     listed = files.by_path.get(place)
     if listed is None:
         return [file for file in files.images if not place or file.path.startswith(f"{place}/")]
     if layouts.is_image_name(place):
         return [listed]
     names = yolo.parse_list(files.read(listed), place)
-    found = {name: yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names}
-    missing |= {name: place for name, path in found.items() if path is None}
-    return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
+    paths = {name: yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names}
+    missing |= {name: place for name, path in paths.items() if path is None}
+    return [files.by_path[path] for path in paths.values() if path is not None and layouts.is_image_name(path)]
 
 
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
     kind = "voc"
-    found_by = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
+    expected = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
     annotation_ending = (".xml",)
 
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a VOC annotation."""
-        found = _xml_files(files)
-        first = [found[path] for path in files.images.paths if path in found][:LOOKED_AT] if found else []
+        xml_files = _xml_files(files)
+        first = [xml_files[path] for path in files.images.paths if path in xml_files][:LOOKED_AT] if xml_files else []
         return any(b"<annotation" in files.read(file)[:1000] for file in first)
 
     def _read(self, files: Files) -> dict[str, Described]:
         annotation = _xml_files(files)
-        found = masks.pairs(file.path for file in files.images)
+        pairing = masks.pairs(file.path for file in files.images)
         parts = {
             image: {  # a file with its own XML file is an image
                 name: file
                 for name, file in fields.items()
                 if annotation.get(file.path) in (None, annotation.get(image))
             }
-            for image, fields in files.named(found.pairs).items()
+            for image, fields in files.named(pairing.pairs).items()
         }
         taken = {file.path for fields in parts.values() for file in fields.values()}
-        taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
+        taken |= {path for path in pairing.unpaired if masks.is_mask(path) and path not in annotation}
         images = [file for file in files.images if file.path not in taken]
-        pairs = [(file.path, annotation.get(file.path)) for file in images]
+        annotated = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
-            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated
         )
         plan = {}
         for split, members in _image_sets(files, images).items():
@@ -421,19 +421,19 @@ def _xml_files(files: Files) -> dict[str, File]:
     """Return the XML file of each image that has one."""
     if not any(file.path.lower().endswith(".xml") for file in files.others):
         return {}
-    found: dict[tuple[str, ...], File | None] = {}
+    by_key: dict[tuple[str, ...], File | None] = {}
     for file in files.others:
         if file.path.lower().endswith(".xml"):
             key = voc.pair_key(file.path)
-            found[key] = None if key in found else file
-    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images}
+            by_key[key] = None if key in by_key else file
+    pairs = {file.path: by_key.get(voc.pair_key(file.path)) for file in files.images}
     return {path: xml for path, xml in pairs.items() if xml is not None}
 
 
 def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
     """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists."""
     stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
-    known = stems.keys() | {
+    all_stems = stems.keys() | {
         posixpath.splitext(posixpath.basename(file.path))[0] for file in files.images if not masks.is_mask(file.path)
     }
     sets: dict[str, _Members] = {}
@@ -444,7 +444,7 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
             listed = dict.fromkeys(voc.image_set(files.read(file), file.path))
             there = [stems[stem] for stem in listed if stem in stems]
             if there:
-                sets[split] = _Members(there, (file,), {stem: file.path for stem in listed if stem not in known})
+                sets[split] = _Members(there, (file,), {stem: file.path for stem in listed if stem not in all_stems})
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
     return sets or {"": _Members(images)}
@@ -456,7 +456,7 @@ class Masks(Annotated):
     kind = "masks"
     labels = "folders"
     place = "mask.png"
-    found_by = "masks with the names of the images, such as masks/1.png for images/1.jpg"
+    expected = "masks with the names of the images, such as masks/1.png for images/1.jpg"
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -469,21 +469,21 @@ class Masks(Annotated):
     def recognised(cls, files: Files) -> Layout | None:
         """Return the layout if at least half of the images have a mask."""
         paths = files.images.paths
-        found = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
-        is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
-        used = {posixpath.dirname(mask) for _, fields in found.pairs for mask in fields.values()}
-        lost = [name for name in found.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
-        without = [*(image for image, _ in found.pairs), *lost] if is_most else paths  # the masks of all other folders
-        if found.unpaired and (together := masks.folders_together(without)):
-            example = next(filter(masks.is_mask, lost or found.unpaired), found.unpaired[0])
+        pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+        is_most = 2 * len(pairing.pairs) >= len(pairing.pairs) + len(pairing.unpaired) > 0
+        used = {posixpath.dirname(mask) for _, fields in pairing.pairs for mask in fields.values()}
+        lost = [name for name in pairing.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
+        without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
+        if pairing.unpaired and (together := masks.folders_together(without)):
+            example = next(filter(masks.is_mask, lost or pairing.unpaired), pairing.unpaired[0])
             raise SourceError(
                 f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "
-                f"{len(found.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
+                f"{len(pairing.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
                 "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
         if is_most:
-            _check_further(files, found, lost)
+            _check_further(files, pairing, lost)
             return cls()
         if siblings := masks.siblings(paths, files.folders):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
@@ -496,11 +496,11 @@ class Masks(Annotated):
 
     def _read(self, files: Files) -> dict[str, Described]:
         paths = files.images.paths
-        found = masks.pairs(paths)
-        folders = {} if found.pairs else masks.siblings(paths, files.folders)
+        pairing = masks.pairs(paths)
+        folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
         if folders:
-            found = masks.pairs(paths, folders)
-        parts = files.named(found.pairs)
+            pairing = masks.pairs(paths, folders)
+        parts = files.named(pairing.pairs)
         classes = masks.classes(parts, folders)
         names, used = mask_classes(files)
         sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
@@ -512,7 +512,7 @@ class Masks(Annotated):
                 [*used, *members.lists],
                 "a pair",
                 classes=classes,
-                notes=masks.notes_on_roles(found.pairs),
+                notes=masks.notes_on_roles(pairing.pairs),
                 missing=members.missing,
             )
             for split, members in sets.items()
@@ -524,18 +524,18 @@ class Masks(Annotated):
         return super()._why_skipped(files, file, split)
 
 
-def _check_further(files: Files, found: masks.Pairs, others: Sequence[str]) -> None:
+def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) -> None:
     """Check that no further folder has files with the names of most of the images, which could be masks too."""
-    folders = {posixpath.dirname(image) for image, _ in found.pairs}
+    folders = {posixpath.dirname(image) for image, _ in pairing.pairs}
     others = [name for name in others if posixpath.dirname(name) not in folders]
-    further = masks.partners((image for image, _ in found.pairs), others)
-    if further and 2 * len(further) >= len(found.pairs):
-        image, other = next(iter(further.items()))
-        mask = next(iter(dict(found.pairs)[image].values()))
+    further = masks.partners((image for image, _ in pairing.pairs), others)
+    if further and 2 * len(further) >= len(pairing.pairs):
+        image, unpaired = next(iter(further.items()))
+        mask = next(iter(dict(pairing.pairs)[image].values()))
         raise SourceError(
-            f"{files.where} has {mask!r} as the mask of {image!r}, and {other!r} with the same name, which is neither "
-            "a mask nor an image with a mask: if it is the mask, call its folder 'masks' and move the other away; or "
-            "pass --from masks (kind='masks') to pack without such files"
+            f"{files.where} has {mask!r} as the mask of {image!r}, and {unpaired!r} with the same name, which is "
+            "neither a mask nor an image with a mask: if it is the mask, call its folder 'masks' and move the other "
+            "away; or pass --from masks (kind='masks') to pack without such files"
         )
 
 

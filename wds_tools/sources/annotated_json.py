@@ -44,7 +44,7 @@ class Coco(Annotated):
     """COCO: one JSON file per split, with the images anywhere in the tree; or files of shapes, per split or image."""
 
     kind = "coco"
-    found_by = "a JSON file with 'images' and 'annotations', or files of LabelMe, VIA, CreateML or Scalabel"
+    expected = "a JSON file with 'images' and 'annotations', or files of LabelMe, VIA, CreateML or Scalabel"
 
     @classmethod
     def matches(cls, files: Files) -> bool:

@@ -93,7 +93,7 @@ class Contents:
     counts_from_one: bool = False
 
     def add(self, name: str, array: Any, inside: str | None = None) -> None:
-        """Add an array; of records, the fields as arrays of their own, below the name ``inside``; or a single value."""
+        """Add an array; of records, each field as an array, below the name ``inside``; or a single value."""
         if array.ndim == 0:
             self.add_entry("array", name, name, array[()])
         elif array.dtype.names and array.ndim == 1:
@@ -103,7 +103,7 @@ class Contents:
             self.arrays[name] = array
 
     def add_entry(self, kind: str, name: str, word: str, value: Any) -> None:
-        """Add a value that is not one for each image: class names, by its name in the file, or something unusable."""
+        """Add a value that has no entry for each image: class names, by its name in the file, or an unusable value."""
         names = class_names_in(value) if "_".join(words_of(word)) in _CLASS_NAMES | _MAPPINGS else None
         reason = "is an attribute" if kind == "attribute" else "is a single value, not one for each image"
         if names is not None:
@@ -117,7 +117,7 @@ class Contents:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of the last part of a path, without those of splits; of an earlier part if none is left.
+    """Return the words of the last part of a path, without names of splits; of an earlier part if none is left.
 
     >>> words_of("train/X"), words_of("images/test"), words_of("trainLabels"), words_of("y_val")
     (['x'], ['images'], ['labels'], ['y'])
@@ -177,10 +177,10 @@ class ArrayRoles:
     Attributes:
         image: Name of the array of images.
         images: This array.
-        layout: "HW", "HWC" or "CHW"; "items" for arrays of their own, or "bytes" for encoded images.
+        layout: "HW", "HWC" or "CHW"; "items" for one array per image, or "bytes" for encoded images.
         labels: Label of each row; None without labels.
         classes: Class names by number; None without them.
-        rest: Name in records -> array, of those that are neither image nor label nor class names.
+        further: Name in records -> array that is neither image nor label nor class names.
         notes: What the user should know.
     """
 
@@ -193,9 +193,9 @@ class ArrayRoles:
             if array.shape == (1, self.images.shape[0]) and has_scalars(array_kinds.row_as_column(array)):
                 self._arrays[name] = array_kinds.row_as_column(array)  # as scipy.io.loadmat returns a vector
         self._used = {self.image: "image"}  # array -> what it is packed as
-        others = {name: self._not_beside(name, array) for name, array in self._arrays.items() if name != self.image}
-        self._left_out = {name: reason for name, reason in others.items() if reason}
-        self._beside = {name: self._arrays[name] for name, reason in others.items() if not reason}
+        reasons = {key: self._why_not_per_image(key, array) for key, array in self._arrays.items() if key != self.image}
+        self._left_out = {name: reason for name, reason in reasons.items() if reason}
+        self._per_image = {name: self._arrays[name] for name, reason in reasons.items() if not reason}
         self.labels: list[Any] | None = contents.labels if LABEL not in options.columns else None
         self.classes: tuple[str, ...] | None = None
         self._names_in: list[tuple[str, str]] = []  # which of `Contents.class_names` are the classes
@@ -203,18 +203,18 @@ class ArrayRoles:
         self.notes: list[str] = []
         if self.labels is None:
             self._set_label(self._find_label())
-        numbers = {one for one in self.labels or () if type(one) in (int, float) and one >= 0}
+        numbers = {label for label in self.labels or () if type(label) in (int, float) and label >= 0}
         if self.classes and min(numbers, default=0) == 1:
             self.notes.append(
                 f"no sample has class 0, {self.classes[0]!r}, and labels begin with 1: if they count from 1, subtract "
                 "1 from them"
             )
-        self.rest: dict[str, str] = {}
-        for name, array in self._beside.items():
-            self._add_rest(name, array)
+        self.further: dict[str, str] = {}
+        for name, array in self._per_image.items():
+            self._add_further(name, array)
 
     def account(self, account: Account) -> None:
-        """State what becomes of all that the file has, except of `rest`."""
+        """State what becomes of everything in the file, except `further`."""
         contents = self._contents
         account.notes += self.notes
         account.declare("array", self._arrays)
@@ -237,38 +237,38 @@ class ArrayRoles:
         if choice.hot:
             self.labels, self.classes = list(choice.values), choice.classes
             self._used |= dict.fromkeys(choice.hot, "label")
-            self._beside = {name: array for name, array in self._beside.items() if name not in choice.hot}
+            self._per_image = {name: array for name, array in self._per_image.items() if name not in choice.hot}
         if choice.label is None:
             return
         self.labels, self.classes = list(choice.values), choice.classes
         self._used |= {choice.label: "label"} | ({choice.names: "class names"} if choice.names else {})
-        self._beside = {name: array for name, array in self._beside.items() if name not in self._used}
+        self._per_image = {name: array for name, array in self._per_image.items() if name not in self._used}
         if choice.classes is None:
             self._find_classes(choice.label)
         texts = {
             name: array_kinds.texts_of(np.asarray(array[:]), f"{self._where}: array {name!r}")
-            for name, array in self._beside.items()
+            for name, array in self._per_image.items()
             if array_kind(array) == "text" and array.ndim == 1 and not self.classes
         }
         named = with_matching_names(choice._replace(classes=self.classes, notes=()), texts, self._options, "array")
         self.notes += named.notes
-        if named.names is not None and named.names in self._beside:
-            del self._beside[named.names]
+        if named.names is not None and named.names in self._per_image:
+            del self._per_image[named.names]
             self.classes, self._used[named.names] = named.classes, "class names"
 
-    def _add_rest(self, name: str, array: Any) -> None:
+    def _add_further(self, name: str, array: Any) -> None:
         """Add an array that is neither image nor label.
 
-        Its name in records is that below the group of the images, unless its end names a field.
+        Its name in records is its path below the group of the images, unless the end of the path names a field.
         """
         last, group = name.rsplit("/", maxsplit=1)[-1], self.image.rpartition("/")[0]
         short = last if field_name(last) else plain_name(name.removeprefix(f"{group}/") if group else name)
-        if short in self.rest:
+        if short in self.further:
             raise SourceError(
-                f"{self._where} has two arrays that would be packed as {short!r}: rename one of {self.rest[short]!r} "
-                f"and {name!r}"
+                f"{self._where} has two arrays that would be packed as {short!r}: rename one of "
+                f"{self.further[short]!r} and {name!r}"
             )
-        self.rest[short] = name
+        self.further[short] = name
         is_given = self.labels is not None or LABEL in self._options.columns or name in self._owners
         if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
             self.notes.append(f"array {name!r} is not the label, because it does not have one number or name per image")
@@ -284,21 +284,21 @@ class ArrayRoles:
         possible = [name for name, array in arrays.items() if name in fitting or _may_be_images(array)]
         meant = {name: role_rank(name, IMAGE) for name in possible}
         best = max(meant.values(), default=0)
-        found = [name for name, rank in meant.items() if rank == best] if best else fitting
-        if len(found) > 1 and all(arrays[name].ndim == 3 and arrays[name].shape[2] in CHANNELS for name in found):
+        names = [name for name, rank in meant.items() if rank == best] if best else fitting
+        if len(names) > 1 and all(arrays[name].ndim == 3 and arrays[name].shape[2] in CHANNELS for name in names):
             raise SourceError(
-                f"{where} has {len(found):,} arrays that are one image each, such as {found[0]!r} "
-                f"({_type_of(arrays[found[0]])}): save the images as one array [N, H, W, C], and the labels as another "
+                f"{where} has {len(names):,} arrays that are one image each, such as {names[0]!r} "
+                f"({_type_of(arrays[names[0]])}): save the images as one array [N, H, W, C], and the labels as another "
                 "[N]; or pass a list of dictionaries with image and label in Python"
             )
-        if len(found) > 1:
-            splits = "; pack each split by itself" if any(map(splits_in, found)) else ""
-            raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in found}, "array", splits)
+        if len(names) > 1:
+            splits = "; pack each split by itself" if any(map(splits_in, names)) else ""
+            raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in names}, "array", splits)
         if best < 2:
             self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, IMAGE) == 2)
-        if not found:
+        if not names:
             raise no_image_error(where, [f"{name} {_type_of(array)}" for name, array in arrays.items()], "array")
-        return found[0]
+        return names[0]
 
     def _refuse_unusable(self, test: Callable[[Unusable], bool]) -> None:
         """Raise an error for a part that has the name of a role, but cannot be used."""
@@ -323,8 +323,8 @@ class ArrayRoles:
                 f"{what} is {array.dtype}{list(shape)}; allowed are uint8 pixels [N, H, W], [N, H, W, C] or [N, C, H, "
                 "W], and encoded images [N]: name another array with --column image=NAME, or reshape it"
             )
-        others = (other for name, other in self._arrays.items() if name != self.image and other.ndim)
-        is_alone = not any(other.shape[0] == shape[0] for other in others)
+        others = (values.shape for name, values in self._arrays.items() if name != self.image)
+        is_alone = not any(other_shape[:1] == shape[:1] for other_shape in others)
         if array.ndim == 3 and (shape[2] in CHANNELS or (shape[0] in CHANNELS[1:] and is_alone)):
             raise SourceError(
                 f"{what} has shape {list(shape)}, which can be one image with channels or several images without: give "
@@ -332,7 +332,7 @@ class ArrayRoles:
             )
         return check_pixels(shape[1:], array.dtype, what)
 
-    def _not_beside(self, name: str, array: Any) -> str:
+    def _why_not_per_image(self, name: str, array: Any) -> str:
         """Return why an array does not have the rows of the images; "" if it has."""
         if array.shape[0] != self.images.shape[0]:
             return f"has {counted(array.shape[0], 'row')}, and there are {counted(self.images.shape[0], 'image')}"
@@ -344,24 +344,24 @@ class ArrayRoles:
         return f"belongs to {owner!r}" if owner else ""
 
     def _in_another_split(self, name: str) -> bool:
-        """Return whether a path names another split than that of the images."""
+        """Return whether a path names another split than the path of the images."""
         ours, theirs = splits_in(self.image), splits_in(name)
         return bool(ours and theirs) and ours.isdisjoint(theirs)
 
     @cached_property
     def _other_groups(self) -> dict[str, str]:
-        """The groups that have images of their own with the same name, and the path of these images."""
+        """Other groups with an array of images that has the same name -> path of this array."""
         ours = self.image.split("/")
-        found: dict[str, str] = {}
-        for other, array in self._arrays.items():
-            theirs = other.split("/")
+        groups: dict[str, str] = {}
+        for name, array in self._arrays.items():
+            theirs = name.split("/")
             # not images/train and masks/train
-            same_name = theirs[-1] == ours[-1] and words_of(other) == words_of(self.image)
-            if other != self.image and same_name and _is_images(array):
+            same_name = theirs[-1] == ours[-1] and words_of(name) == words_of(self.image)
+            if name != self.image and same_name and _is_images(array):
                 differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
                 if differing is not None:
-                    found["/".join(theirs[: differing + 1])] = other
-        return found
+                    groups["/".join(theirs[: differing + 1])] = name
+        return groups
 
     # The label
 
@@ -370,19 +370,19 @@ class ArrayRoles:
 
         Arrays with a usual name come before those with a usual word in their name.
         """
-        rest, chosen = self._beside, self._options.columns.get(LABEL)
+        arrays, chosen = self._per_image, self._options.columns.get(LABEL)
         if chosen is not None:
             return self._named_label(chosen) if chosen else LabelChoice()
-        pool = {name: array for name, array in rest.items() if has_scalars(array)}
+        pool = {name: array for name, array in arrays.items() if has_scalars(array)}
         if any(array_kind(array) != "text" and role_rank(name, LABEL) for name, array in pool.items()):
             # without lists of class names that happen to be as long as there are images
             pool = {name: array for name, array in pool.items() if not _is_class_names(name, array)}
         typed = {name: _names_of_type(array) for name, array in pool.items() if array_kind(array) == "names"}
         self._owners = self._find_owners()
-        notes = [why_no_label(name, other, "array") for name, other in self._owners.items()]
+        notes = [why_no_label(name, owner_name, "array") for name, owner_name in self._owners.items()]
         for rank in (2, 1):
-            names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
-            names = [name for name in names if name in pool or (rank == 2 and _has_several(rest[name]))]
+            names = [name for name in arrays if role_rank(name, LABEL) == rank or is_x(name)]
+            names = [name for name in names if name in pool or (rank == 2 and _has_several(arrays[name]))]
             names = [name for name in names if name not in self._owners]
             choice = self._columns([*names, *typed], typed).choose()
             if rank == 2 and not {choice.label, choice.names} & {*names}:
@@ -406,13 +406,14 @@ class ArrayRoles:
 
     def _find_owners(self) -> dict[str, str]:
         """Return name of an array named like labels -> array with an entry for each of its values, in each row."""
-        lists = {name: array for name, array in self._beside.items() if array_kind(array) in ("lists", "items")}
-        found = {}
+        lists = {name: array for name, array in self._per_image.items() if array_kind(array) in ("lists", "items")}
+        owners = {}
         for name in [name for name in lists if role_rank(name, LABEL) == 2]:
-            others = {other: _lengths(array) for other, array in self._beside.items() if other != name}
-            if other := owner(self._labels_in(name), {key: one for key, one in others.items() if one is not None}):
-                found[name] = other
-        return found
+            arrays = {key: _lengths(array) for key, array in self._per_image.items() if key != name}
+            lengths = {key: value for key, value in arrays.items() if value is not None}
+            if owner_name := owner(self._labels_in(name), lengths):
+                owners[name] = owner_name
+        return owners
 
     def _columns(self, names: list[str], typed: Mapping[str, tuple[str, ...]] | None = None) -> LabelColumns:
         values = {name: self._labels_in(name) for name in dict.fromkeys(names)}
@@ -423,30 +424,30 @@ class ArrayRoles:
 
     def _named_label(self, name: str) -> LabelChoice:
         """Return the array that the user named, if it has a value for each image."""
-        rest, where = self._beside, self._where
+        arrays, where = self._per_image, self._where
         self._refuse_unusable(lambda part: part.name == name)
         if name in self._left_out:
             raise SourceError(f"{where}: {name!r} cannot be the label: it {self._left_out[name]}")
-        find_column(LABEL, rest, self._options.columns, where=where)
-        if not has_scalars(rest[name]) and not _has_several(rest[name]):
-            raise _label_error(name, rest[name], where)
-        classes = _names_of_type(rest[name]) if array_kind(rest[name]) == "names" else None
+        find_column(LABEL, arrays, self._options.columns, where=where)
+        if not has_scalars(arrays[name]) and not _has_several(arrays[name]):
+            raise _label_error(name, arrays[name], where)
+        classes = _names_of_type(arrays[name]) if array_kind(arrays[name]) == "names" else None
         return LabelChoice(name, None, self._labels_in(name), classes)
 
     def _refuse_named_like_labels(self) -> None:
-        """Raise an error if an array has the usual name of labels, but they are not those of the images."""
+        """Raise an error if an array has the usual name of labels, but does not have the labels of the images."""
         self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
         for name, array in self._arrays.items():
             is_other = name == self.image or role_rank(name, LABEL) < 2 or self._in_another_split(name)
             if is_other or array_kind(array) not in ("integers", "names", "text", "lists"):
                 continue
-            if name not in self._beside and has_scalars(array) and "_".join(words_of(name)) not in _CLASS_NAMES:
+            if name not in self._per_image and has_scalars(array) and "_".join(words_of(name)) not in _CLASS_NAMES:
                 raise SourceError(
                     f"{self._where} has {array.shape[0]:,} labels in {name!r}, but {self.images.shape[0]:,} images in "
                     f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
                     f"{name!r} has no labels"
                 )
-            is_list = name in self._beside and (array.ndim == 2 or array_kind(array) == "lists")
+            is_list = name in self._per_image and (array.ndim == 2 or array_kind(array) == "lists")
             if is_list and name not in self._owners:
                 raise _label_error(name, array, self._where)
 
@@ -454,15 +455,15 @@ class ArrayRoles:
 
     def _find_classes(self, label: str) -> None:
         """Take the class names from attributes and other arrays."""
-        own = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
+        label_words = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
         for name, array in self._arrays.items():
             if name in self._used or array_kind(array) != "text" or splits_in(name) - splits_in(label):
                 continue
             *words, last = words_of(name) or [""]
-            is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= own
-            if not _is_class_names(name, array) and (not is_named or name in self._beside):
+            is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= label_words
+            if not _is_class_names(name, array) and (not is_named or name in self._per_image):
                 continue
-            self._beside.pop(name, None)
+            self._per_image.pop(name, None)
             values = np.asarray(array[:]).reshape(-1)
             names = tuple(array_kinds.texts_of(values, f"{self._where}: array {name!r}"))
             self._check_not_of_rows(name, names)
@@ -483,12 +484,12 @@ class ArrayRoles:
             )
 
     def _check_not_of_rows(self, name: str, names: tuple[str, ...]) -> None:
-        """Check that a list of names is that of the classes by number, not that of the class of each image."""
+        """Check that a list of names has the names of the classes by number, and not the class of each image."""
         numbers = self.labels or []
         are_all_different = len(names) == len(numbers) == len(set(map(str, numbers)))
         is_either = "_".join(words_of(name)) == "categories" and are_all_different
         by_number = dict(enumerate(names))
-        if is_either and any(by_number.get(number) != text for number, text in zip(numbers, names, strict=True)):
+        if is_either and any(by_number.get(label) != text for label, text in zip(numbers, names, strict=True)):
             raise SourceError(
                 f"{self._where} has as many texts in {name!r} as images and as classes: they can be the names of the "
                 "classes by number, or the class of each image. Remove them and pass --classes, or name them with "
@@ -529,14 +530,14 @@ def _type_of(array: Any) -> str:
 
 
 def _is_images(array: Any) -> bool:
-    """Return whether the type and shape of an array are those of images."""
+    """Return whether an array has the type and shape of images."""
     if array_kind(array) == "items":
         return bool(array.are_images())
     return (array.ndim in (3, 4) and array.dtype == np.uint8 and array_kind(array) != "names") or is_encoded(array)
 
 
 def _may_be_images(array: Any) -> bool:
-    """Return whether an array with the usual name of images was meant as them: then no other one is taken."""
+    """Return whether an array with the usual name of images was meant as images: then no other array is taken."""
     is_number = array.dtype.kind in "iufb"
     is_deep = is_number and (array.ndim > 2 or (array.ndim == 2 and array.shape[1] >= _FLATTENED))
     return is_deep or array_kind(array) in ("bytes", "binary", "items")

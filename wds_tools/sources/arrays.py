@@ -117,7 +117,7 @@ class ArraySource(RecordSource):
                 f"{missing} of the images are missing, and are read as the fill value; {self.why_missing}, but the "
                 f"{self.whole} can also be incomplete"
             )
-        for short, name in roles.rest.items():
+        for short, name in roles.further.items():
             if why := reason_of(self._others[short][1]):
                 found.account.leave_out("array", name, why)
             else:
@@ -134,7 +134,7 @@ class ArraySource(RecordSource):
     @cached_property
     def _others(self) -> dict[str, tuple[Any, str]]:
         """The arrays besides image and label by their names in records, and what their values are."""
-        arrays = {short: self._contents.arrays[name] for short, name in self._roles.rest.items()}
+        arrays = {short: self._contents.arrays[name] for short, name in self._roles.further.items()}
         return {short: (array, self._roles.record_kind(array)) for short, array in arrays.items()}
 
     def _names(self) -> Names:

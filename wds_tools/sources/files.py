@@ -1,11 +1,11 @@
-"""The files of a source, local or at a URL: one file, those of a pattern, or all files of a format below a folder.
+"""The files of a source, local or at a URL: one file, the files of a pattern, or all files of a format below a folder.
 
-Local files are mapped to be listed, and read record by record. Those at URLs are read in chunks, of which the last ones
-used are kept in memory.
+Local files are mapped to be listed, and read record by record. Files at URLs are read in chunks; the chunks that were
+used last are kept in memory.
 
-Compressed archives, such as ``.tar.gz`` and ``.tar.zst``, are decompressed as a stream. Positions are those in the
+Compressed archives, such as ``.tar.gz`` and ``.tar.zst``, are decompressed as a stream. Positions are positions in the
 decompressed archive. No member can be found without decompressing everything before it, so records are cheap to read
-only in order, or those of one window together.
+only in order, or window by window.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, check_bucket, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
-_LOGS = {  # what folders have of whose Parquet files not all count -> the format, and what can write them
+_LOGS = {  # what is in a folder if not all of its Parquet files count -> the format, and what can write plain Parquet
     "_delta_log": ("a Delta Lake table", "deltalake.DeltaTable(PATH).to_pyarrow_table()"),
     "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
     ".hoodie": ("a Hudi table", "Spark"),
@@ -84,8 +84,8 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
             root.stat()
         return (root,)
     # Spark writes a folder images.parquet/ with the files in it.
-    found = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
-    paths = sorted(path for path in found if not path.is_dir())
+    matching = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
+    paths = sorted(path for path in matching if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
     _check_no_log(root, paths)
@@ -110,43 +110,43 @@ def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
 
     ``root`` is empty if the user gave a pattern, ``given``. Names are paths below it.
     """
-    found: dict[str, list[str]] = {}
+    by_split: dict[str, list[str]] = {}
     for name in names:
         if match := _SPLIT.match(posixpath.basename(name) if given else _name_with_split(name)):
-            found.setdefault(match[1].lower(), []).append(name)
-    splits = sorted(found)
+            by_split.setdefault(match[1].lower(), []).append(name)
+    splits = sorted(by_split)
     if len(splits) > 1 and not all(split in given.lower() for split in splits):
-        places = {split: _place(split, found[split], names) for split in splits}
-        known = {split: posixpath.join(root, place) for split, place in places.items() if place}
-        are_all = len(known) == len(splits) and sum(map(len, found.values())) == len(names) and not given
+        places = {split: _place(split, by_split[split], names) for split in splits}
+        paths = {split: posixpath.join(root, place) for split, place in places.items() if place}
+        are_all = len(paths) == len(splits) and sum(map(len, by_split.values())) == len(names) and not given
         by_name = any(given or _name_with_split(name) == posixpath.basename(name) for name in names)
         depth = 0 if given else names[0].count("/")
         above = posixpath.join(shown_path(root or posixpath.dirname(given)), *["*"] * depth)
-        first = shown_path(known.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
+        first = shown_path(paths.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
         together = f"*{{{','.join(splits)}}}*" if by_name else f"*{posixpath.splitext(names[0])[1]}"
         at_once = "with --split folders (pack_splits), or " if are_all else ""
         raise SplitsError(
             f"{shown_path(given or root)} contains several splits ({', '.join(splits)}): pack {at_once}one at a time, "
             f"such as '{first}'; the pattern '{posixpath.join(above, together)}' packs them together",
-            known if are_all else {},
+            paths if are_all else {},
         )
 
 
-def _place(split: str, own: Sequence[str], names: Sequence[str]) -> str:
+def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
     """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
-    folder = posixpath.commonpath([posixpath.dirname(name) for name in own])
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in members])
     if has_pattern(folder):
         return ""
-    if folder and all(name in own for name in names if name.startswith(f"{folder}/")):
+    if folder and all(name in members for name in names if name.startswith(f"{folder}/")):
         return folder
-    start, extension = posixpath.basename(own[0])[: len(split)], posixpath.splitext(own[0])[1]
+    start, extension = posixpath.basename(members[0])[: len(split)], posixpath.splitext(members[0])[1]
     pattern = posixpath.join(folder, f"{start}*{extension}")
     matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
-    return pattern if start.lower() == split and sorted(matched) == sorted(own) else ""
+    return pattern if start.lower() == split and sorted(matched) == sorted(members) else ""
 
 
 def _name_with_split(name: str) -> str:
-    """Return what may begin with a split: the name of a folder, also of ``split=train``, otherwise that of the file."""
+    """Return what may begin with a split: a folder that is named like one, without ``split=``, or the file name."""
     *folders, last = name.split("/")
     return next(filter(is_split_name, (folder.rpartition("=")[2] for folder in folders)), last)
 
@@ -173,12 +173,12 @@ def find_remote_files(
 def _find(url: str, matches: Callable[[str], bool], remote: RemoteOptions) -> list[RemoteFile]:
     folder, last = split_folder(url.rstrip("/"))
     if glob.has_magic(last):
-        found = list_objects(folder, remote)
-        return [found[path] for path in sorted(found) if fnmatchcase(path, last) and "/" not in path]
+        objects = list_objects(folder, remote)
+        return [objects[path] for path in sorted(objects) if fnmatchcase(path, last) and "/" not in path]
     if matches(last):
         return [find_object(url, remote)]
-    found = list_objects(url, remote)
-    return [found[path] for path in sorted(found) if matches(path) and split_folder(path)[1][0] not in "._"]
+    objects = list_objects(url, remote)
+    return [objects[path] for path in sorted(objects) if matches(path) and split_folder(path)[1][0] not in "._"]
 
 
 def shown_path(path: str) -> str:
@@ -195,16 +195,16 @@ def locate(
 ) -> tuple[Path | RemoteFile, ...]:
     """Return the files of a source, local or at a URL.
 
-    ``remote`` is None if the source is local. ``names`` are those of the files in the folder, if they are known.
+    ``remote`` is None if the source is local. ``names`` are the names of the files in the folder, if they are known.
     """
     if names is None:
-        found = (
+        files = (
             find_files(Path(path), matches, what)
             if remote is None
             else find_remote_files(str(path), matches, what, remote)
         )
-        _refuse_unfinished(found, remote)
-        return found
+        _refuse_unfinished(files, remote)
+        return files
     if remote is None:
         return tuple(Path(path) / name for name in names)
     if str(path).startswith(("http://", "https://")):  # these servers list neither all files nor their sizes
@@ -255,7 +255,7 @@ def content_of(paths: Sequence[Path | RemoteFile], states: Sequence[FileState]) 
 
     Args:
         paths: The files.
-        states: States of those that are local.
+        states: States of the local files.
     """
     remote = [f"{file.name} {file.size} {file.version}" for file in paths if isinstance(file, RemoteFile)]
     local = [f"{file.path} {file.size} {file.mtime_ns}" for file in states]
@@ -286,23 +286,23 @@ class MappedFiles:
         self._mapped: dict[int, memoryview] = {}
         self._open: dict[int, int] = {}  # descriptors
 
-    def __getitem__(self, number: int) -> memoryview:
-        if number not in self._mapped:
-            self._mapped[number] = map_file(self.paths[number])
-        return self._mapped[number]
+    def __getitem__(self, index: int) -> memoryview:
+        if index not in self._mapped:
+            self._mapped[index] = map_file(self.paths[index])
+        return self._mapped[index]
 
-    def group(self, number: int, offset: int) -> int:  # noqa: ARG002 - same arguments as `RemoteFiles.group`
+    def group(self, index: int, offset: int) -> int:  # noqa: ARG002 - same arguments as `RemoteFiles.group`
         """Return -1: any record is cheap to read."""
         return -1
 
-    def slice(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of file ``number``."""
-        path = self.paths[number]
+    def slice(self, index: int, start: int, stop: int) -> memoryview:
+        """Return the bytes from ``start`` to ``stop`` of a file."""
+        path = self.paths[index]
         with as_read_error(f"{path} cannot be read"):
-            if number not in self._open:
-                self._open[number] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._open[number])
-            part = os.pread(self._open[number], stop - start, start)
+            if index not in self._open:
+                self._open[index] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._open[index])
+            part = os.pread(self._open[index], stop - start, start)
         if len(part) < stop - start:
             raise SourceChangedError(f"{path} changed while it was packed: it ends before byte {stop:,}")
         return memoryview(part)
@@ -317,14 +317,14 @@ class RemoteFiles:
         self._stores: dict[str, Store] = {}
         self._chunks = LRUCache[tuple[int, int], memoryview](max_bytes=2 * WINDOW_BYTES)
         counts = [file.size // CHUNK_BYTES + 1 for file in files]
-        self._first_group = [sum(counts[:number]) for number in range(len(files))]
+        self._first_group = [sum(counts[:index]) for index in range(len(files))]
 
-    def __getitem__(self, number: int) -> ObjectStream:
+    def __getitem__(self, index: int) -> ObjectStream:
         """Return the bytes of a file, to be read once from start to end."""
-        return ObjectStream(partial(self._fetch, number), self.files[number].size, chunk_bytes=CHUNK_BYTES)
+        return ObjectStream(partial(self._fetch, index), self.files[index].size, chunk_bytes=CHUNK_BYTES)
 
-    def slice(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of file ``number``.
+    def slice(self, index: int, start: int, stop: int) -> memoryview:
+        """Return the bytes from ``start`` to ``stop`` of a file.
 
         Raises:
             SourceChangedError: The file was removed, or has a different length.
@@ -333,22 +333,22 @@ class RemoteFiles:
         parts = []
         for chunk in range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)):
             offset = chunk * CHUNK_BYTES
-            parts.append(self._chunk(number, chunk)[max(0, start - offset) : stop - offset])
+            parts.append(self._chunk(index, chunk)[max(0, start - offset) : stop - offset])
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    def group(self, number: int, offset: int) -> int:
-        """Return the number of a chunk among those of all files: its records are cheap to read together."""
-        return self._first_group[number] + offset // CHUNK_BYTES
+    def group(self, index: int, offset: int) -> int:
+        """Return the number of a chunk among the chunks of all files: its records are cheap to read together."""
+        return self._first_group[index] + offset // CHUNK_BYTES
 
-    def _chunk(self, number: int, chunk: int) -> memoryview:
+    def _chunk(self, index: int, chunk: int) -> memoryview:
         start = chunk * CHUNK_BYTES
-        stop = min(start + CHUNK_BYTES, self.files[number].size)
-        return self._chunks.load((number, chunk), partial(self._fetch, number, start, stop), len)
+        stop = min(start + CHUNK_BYTES, self.files[index].size)
+        return self._chunks.load((index, chunk), partial(self._fetch, index, start, stop), len)
 
-    def _fetch(self, number: int, start: int, stop: int) -> memoryview:
-        file = self.files[number]
+    def _fetch(self, index: int, start: int, stop: int) -> memoryview:
+        file = self.files[index]
         try:
-            return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
+            return self._store(index).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
         except FileNotFoundError as error:
             raise SourceChangedError(f"{file} was removed while it was packed") from error
         except ShardError as error:
@@ -356,8 +356,8 @@ class RemoteFiles:
         except StoreError as error:
             raise SourceStoreError(str(error)) from error
 
-    def _store(self, number: int) -> Store:
-        folder = split_folder(self.files[number].url)[0]
+    def _store(self, index: int) -> Store:
+        folder = split_folder(self.files[index].url)[0]
         if folder not in self._stores:
             self._stores[folder] = open_store(folder, remote=self._remote)
         return self._stores[folder]
@@ -378,7 +378,7 @@ _UNKNOWN = 1 << 62  # length of an archive whose end was not read yet
 
 
 def is_tar(name: str) -> bool:
-    """Return whether a file name is that of a tar archive, compressed or not.
+    """Return whether a file name is the name of a tar archive, compressed or not.
 
     >>> is_tar("a.tar"), is_tar("A.TGZ"), is_tar("a.tar.zst"), is_tar("a.gz")
     (True, True, True, False)
@@ -412,30 +412,30 @@ class DecompressedFiles:
         self._chunks = LRUCache[tuple[int, int], memoryview](max_bytes=2 * WINDOW_BYTES)
         self._open: dict[int, _Decompressed] = {}
 
-    def __getitem__(self, number: int) -> Bytes:
+    def __getitem__(self, index: int) -> Bytes:
         """Return the bytes of an archive, to be read once from start to end; a compressed one has no known length."""
-        codec = self._codecs[number]
+        codec = self._codecs[index]
         if codec is None:
-            return self._files[number]
+            return self._files[index]
         recent = LRUCache[tuple[int, int], memoryview](max_items=3)
-        return _Decompressed(self._files, number, self._names[number], codec, recent)
+        return _Decompressed(self._files, index, self._names[index], codec, recent)
 
-    def group(self, number: int, offset: int) -> int:
+    def group(self, index: int, offset: int) -> int:
         """Return the number of a group of records that are cheap to read together, or -1."""
-        if self._codecs[number] is None:
-            return self._files.group(number, offset)
-        return 1 << 60 | number << 30 | offset // WINDOW_BYTES
+        if self._codecs[index] is None:
+            return self._files.group(index, offset)
+        return 1 << 60 | index << 30 | offset // WINDOW_BYTES
 
-    def slice(self, number: int, start: int, stop: int) -> memoryview:
+    def slice(self, index: int, start: int, stop: int) -> memoryview:
         """Return the bytes from ``start`` to ``stop`` of an archive."""
-        codec = self._codecs[number]
+        codec = self._codecs[index]
         if codec is None:
-            return self._files.slice(number, start, stop)
-        if number not in self._open:
-            self._open[number] = _Decompressed(self._files, number, self._names[number], codec, self._chunks)
-        part = self._open[number][start:stop]
+            return self._files.slice(index, start, stop)
+        if index not in self._open:
+            self._open[index] = _Decompressed(self._files, index, self._names[index], codec, self._chunks)
+        part = self._open[index][start:stop]
         if len(part) < stop - start:
-            raise SourceChangedError(f"{self._names[number]} changed while it was packed: it ends before byte {stop:,}")
+            raise SourceChangedError(f"{self._names[index]} changed while it was packed: it ends before byte {stop:,}")
         return part
 
 
@@ -456,19 +456,19 @@ class TarFiles(DecompressedFiles):
 class _Decompressed:
     """One archive, decompressed chunk by chunk.
 
-    For a chunk that precedes the last one read and is not kept any more, it is decompressed from its start again.
+    For a chunk before the last one that was read, if it is not kept any more, decompression starts again.
     """
 
     def __init__(
         self,
         files: MappedFiles | RemoteFiles,
-        number: int,
+        index: int,
         name: str,
         codec: str,
         chunks: LRUCache[tuple[int, int], memoryview],
     ) -> None:
         self._files = files
-        self._number = number
+        self._index = index
         self._name = name
         self._codec = codec
         self._chunks = chunks
@@ -488,29 +488,29 @@ class _Decompressed:
             )
         parts = []
         while start < stop:
-            number, offset = divmod(start, CHUNK_BYTES)
-            found = self._chunk(number)[offset : offset + stop - start]
-            if not found:
+            chunk, offset = divmod(start, CHUNK_BYTES)
+            data = self._chunk(chunk)[offset : offset + stop - start]
+            if not data:
                 break
-            parts.append(found)
-            start += len(found)
+            parts.append(data)
+            start += len(data)
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    def _chunk(self, number: int) -> memoryview:
-        data = self._chunks.get((self._number, number))
+    def _chunk(self, chunk: int) -> memoryview:
+        data = self._chunks.get((self._index, chunk))
         if data is not None:
             return data
-        if number * CHUNK_BYTES >= self._size:
+        if chunk * CHUNK_BYTES >= self._size:
             return memoryview(b"")
-        if self._stream is None or number < self._next:
-            self._stream, self._next = _stream(_Reader(self._files[self._number]), self._codec), 0
-        while self._next <= number:
+        if self._stream is None or chunk < self._next:
+            self._stream, self._next = _stream(_Reader(self._files[self._index]), self._codec), 0
+        while self._next <= chunk:
             data = self._decompress()
-            self._chunks.put((self._number, self._next), data, len(data))
+            self._chunks.put((self._index, self._next), data, len(data))
             if len(data) < CHUNK_BYTES:
                 self._size = self._next * CHUNK_BYTES + len(data)
                 self._stream = None  # it is at its end; a chunk that is needed again is decompressed from the start
-                return data if self._next == number else memoryview(b"")
+                return data if self._next == chunk else memoryview(b"")
             self._next += 1
         assert data is not None
         return data

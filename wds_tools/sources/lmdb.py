@@ -93,11 +93,11 @@ def patterns_of(key: bytes) -> Iterator[Pattern]:
     >>> [(pattern.name, pattern.id_of(b"train_1_label")) for pattern in patterns_of(b"train_1_label")]
     [('train', b'1_label'), ('label', b'train_1')]
     """
-    found = list(_SEPARATOR.finditer(key))
-    if found and (word := key[: found[0].start()]) and not word.isdigit() and key[found[0].end() :]:
-        yield Pattern(path_text(word).lower(), key[: found[0].end()], b"")
-    if found and (word := key[found[-1].end() :]) and not word.isdigit() and key[: found[-1].start()]:
-        yield Pattern(path_text(word).lower(), b"", key[found[-1].start() :])
+    separators = list(_SEPARATOR.finditer(key))
+    if separators and (word := key[: separators[0].start()]) and not word.isdigit() and key[separators[0].end() :]:
+        yield Pattern(path_text(word).lower(), key[: separators[0].end()], b"")
+    if separators and (word := key[separators[-1].end() :]) and not word.isdigit() and key[: separators[-1].start()]:
+        yield Pattern(path_text(word).lower(), b"", key[separators[-1].start() :])
 
 
 def image_pattern(key: bytes) -> Pattern:
@@ -106,9 +106,9 @@ def image_pattern(key: bytes) -> Pattern:
     >>> image_pattern(b"image-01").id_of(b"image-01"), image_pattern(b"7/img").id_of(b"7/img")
     (b'01', b'7')
     """
-    for one in patterns_of(key):
-        if (_IMAGE_FOLDERS if one.before.endswith(b"/") else _IMAGES).fullmatch(one.name):
-            return one._replace(name="image")
+    for pattern in patterns_of(key):
+        if (_IMAGE_FOLDERS if pattern.before.endswith(b"/") else _IMAGES).fullmatch(pattern.name):
+            return pattern._replace(name="image")
     return _PLAIN
 
 
@@ -129,9 +129,9 @@ def _grouped(
 
     def is_joined(key: bytes, words: re.Pattern[str] | None = None) -> bool:
         """Add a value to the record that its key names, if there is one."""
-        for one in patterns_of(key):
-            if one.id_of(key) in records and (words is None or words.fullmatch(one.name)):
-                further.setdefault(one.id_of(key), []).append(one)
+        for pattern in patterns_of(key):
+            if pattern.id_of(key) in records and (words is None or words.fullmatch(pattern.name)):
+                further.setdefault(pattern.id_of(key), []).append(pattern)
                 return True
         return False
 
@@ -143,8 +143,8 @@ def _grouped(
         if records.get(key) == (_PLAIN, key) and is_joined(key, _SECOND_IMAGES):
             del records[key]
     alone = [key for key in others if not is_joined(key)]
-    found = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
-    return sorted(found, key=lambda record: record[1]), alone
+    grouped = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
+    return sorted(grouped, key=lambda record: record[1]), alone
 
 
 class LmdbSource(RecordSource):
@@ -174,20 +174,20 @@ class LmdbSource(RecordSource):
     def _data(self) -> Path:
         return self.path / "data.mdb" if self.path.is_dir() else self.path
 
-    def collect(self, found: Collector) -> None:
-        found.take_files([self._data])
+    def collect(self, collector: Collector) -> None:
+        collector.take_files([self._data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
-            self._choose_databases(found)
-            self._group(found)
-            super().collect(found)
+            self._choose_databases(collector)
+            self._group(collector)
+            super().collect(collector)
         for key, names in self._class_lists.items():
-            if names == tuple(found.classes):
-                found.account.use("key", path_text(key), "class names")
+            if names == tuple(collector.classes):
+                collector.account.use("key", path_text(key), "class names")
             else:
-                found.account.leave_out("key", path_text(key), "has class names that do not belong to the labels")
+                collector.account.leave_out("key", path_text(key), "has class names that do not belong to the labels")
         no_label = self.record_roles is not None and self.record_roles.label is None
-        if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
-            found.account.use("key", "first folder", "label")
+        if no_label and any(self.label_of(entry) != NONE for entry in collector.inputs):
+            collector.account.use("key", "first folder", "label")
 
     def why_left_out(self, path: str) -> str | None:
         return None if path == "lock.mdb" else super().why_left_out(path)
@@ -215,7 +215,7 @@ class LmdbSource(RecordSource):
     def values(self, entry: Input) -> Mapping[str, Any]:
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
             values = self._values(transaction, path_bytes(entry.path), entry.location)
-            return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
+            return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in values.items()}
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
         """Return whether the labels of ``image-N`` and ``label-N`` are texts to recognise, not classes."""
@@ -308,14 +308,14 @@ class LmdbSource(RecordSource):
                 return None
         return self._opened[name]
 
-    def _choose_databases(self, found: Collector) -> None:
+    def _choose_databases(self, collector: Collector) -> None:
         """Find the named databases, and those that the user named."""
         names, has_images = self._database_names()
-        found.account.declare("database", names)
+        collector.account.declare("database", names)
         for role in (IMAGE, LABEL):
             if self.columns.get(role) in names:
                 self.databases[role] = self.columns.pop(role)
-                found.account.use("database", self.databases[role], role)
+                collector.account.use("database", self.databases[role], role)
         if names and IMAGE not in self.databases and not has_images:
             raise SourceError(
                 f"{self.path} has the named databases {quoted(names)}: name the one with the images, as in "
@@ -324,7 +324,7 @@ class LmdbSource(RecordSource):
             )
         for database in names:
             if database not in self.databases.values():
-                found.account.leave_out("database", database, "it was not named with --column image=")
+                collector.account.leave_out("database", database, "it was not named with --column image=")
         for chosen in self.databases.values():
             database = self._open_database(chosen)
             with self._env.begin() as transaction:
@@ -342,73 +342,73 @@ class LmdbSource(RecordSource):
                 has_images = has_images or image_header.sniff(value) is not None
                 if len(value) == _DATABASE_BYTES:
                     possible.append(path_text(bytes(key)))
-        return [one for one in possible if self._open_database(one) is not None], has_images
+        return [database for database in possible if self._open_database(database) is not None], has_images
 
-    def _group(self, found: Collector) -> None:
+    def _group(self, collector: Collector) -> None:
         """Find which keys are the records, and account for all others."""
         forms: dict[bytes, int] = {}
-        about_all: dict[bytes, bytes] = {}
+        meta: dict[bytes, bytes] = {}
         stated = b""
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in _OF_DATABASE and not image_header.sniff(value):
                     stated = bytes(value) if key in _COUNTS and bytes(value).isdigit() else stated
-                    about_all[key] = bytes(value)
+                    meta[key] = bytes(value)
                 elif path_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
         if len(forms) < before:
-            found.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
+            collector.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
         if stated and int(stated) != len(keys) and self.split is None:
-            found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
+            collector.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
-        is_known = LABEL in {**self.columns, **self.databases}
-        is_known |= any(further or forms[key] != _IMAGE for _, key, further in records)
-        self.has_classes = len({self._class_of(path_text(one.id_of(key))) for one, key, _ in records}) > 1
-        is_known |= self.has_classes
+        are_labelled = LABEL in {**self.columns, **self.databases}
+        are_labelled |= any(further or forms[key] != _IMAGE for _, key, further in records)
+        self.has_classes = len({self._class_of(path_text(pattern.id_of(key))) for pattern, key, _ in records}) > 1
+        are_labelled |= self.has_classes
         images = [File(path_text(key), 0) for _, key, _ in records]
-        self._add_others(found, about_all, alone, images, is_known=is_known)
-        numbers: dict[Pattern, int] = {}
+        self._add_others(collector, meta, alone, images, labelled=are_labelled)
+        indices: dict[Pattern, int] = {}
         self._records = []
         for pattern, key, further in records:
-            used = [numbers.setdefault(one, len(numbers)) for one in (pattern, *further)]
+            used = [indices.setdefault(part, len(indices)) for part in (pattern, *further)]
             self._records.append((key, (forms[key], *used)))
-        self.patterns = list(numbers)
+        self.patterns = list(indices)
 
     def _add_others(
-        self, found: Collector, about_all: dict[bytes, bytes], alone: list[bytes], images: list[File], *, is_known: bool
+        self, collector: Collector, meta: dict[bytes, bytes], alone: list[bytes], images: list[File], *, labelled: bool
     ) -> None:
-        """Account for the keys that describe the database, and those that belong to no image: any may have labels."""
+        """Account for the keys that describe the database, and the keys of no image: any of them may have labels."""
         with self._transaction() as transaction:
-            stored = about_all | {key: bytes(transaction.get(key)) for key in alone}
+            stored = meta | {key: bytes(transaction.get(key)) for key in alone}
         contents = {key: _in_json(value) for key, value in stored.items()}
-        lists = {key: _class_names(key, one) for key, one in contents.items() if is_known}
+        lists = {key: _class_names(key, content) for key, content in contents.items() if labelled}
         self._class_lists = {key: names for key, names in lists.items() if names}
-        contents = {key: one for key, one in contents.items() if key not in self._class_lists}
+        contents = {key: content for key, content in contents.items() if key not in self._class_lists}
         for key, value in contents.items():
-            if key in about_all:
-                found.account.leave_out("key", path_text(key), "it describes the database")
+            if key in meta:
+                collector.account.leave_out("key", path_text(key), "it describes the database")
             else:
-                found.skip(path_text(key), _reason(value))
-        found.account.given += len(contents.keys() - about_all.keys())
-        files = [File(path_text(key), len(one)) for key, one in contents.items()]
-        others = about(files, images, lambda file: contents[path_bytes(file.path)], are_labelled=is_known)
-        for path, one in [*others.items()]:
+                collector.skip(path_text(key), _reason(value))
+        collector.account.given += len(contents.keys() - meta.keys())
+        files = [File(path_text(key), len(content)) for key, content in contents.items()]
+        others = about(files, images, lambda file: contents[path_bytes(file.path)], are_labelled=labelled)
+        for path, described in [*others.items()]:
             key = path_bytes(path)
-            if one.reason == NAMED and key in about_all and contents[key][:1] in (b"{", b"["):
+            if described.reason == NAMED and key in meta and contents[key][:1] in (b"{", b"["):
                 del others[path]  # a name alone says little
-            elif one.reason == NAMED:
+            elif described.reason == NAMED:
                 reason = _NOT_READ if _is_pickle(contents[key]) else f"{NAMED.partition(':')[0]}: {_BY_KEY}"
                 others[path] = About(reason, is_certain="label" in path.lower())
-        for path, one in others.items():
-            if one.is_certain and not is_known:
+        for path, described in others.items():
+            if described.is_certain and not labelled:
                 raise SourceError(
-                    f"{self.path}: the record {path!r} {one.reason.partition(':')[0]}: {_BY_KEY}; or pass --column "
-                    "label= (columns={'label': ''}) to pack without it"
+                    f"{self.path}: the record {path!r} {described.reason.partition(':')[0]}: {_BY_KEY}; or pass "
+                    "--column label= (columns={'label': ''}) to pack without it"
                 )
-        found.account.notes += notes_on(others)
+        collector.account.notes += notes_on(others)
 
     def _of_split(self, keys: list[bytes], forms: dict[bytes, int]) -> list[bytes]:
         """Return the keys of the chosen split, and find the folders of classes."""
@@ -435,19 +435,19 @@ class LmdbSource(RecordSource):
 
     def _values(self, transaction: Any, key: bytes, location: tuple[int, ...]) -> dict[str, Any]:
         """Return the values of a record, as views that are valid in the transaction."""
-        form, pattern, *further = location
+        form, first, *further = location
         value: memoryview | None = transaction.get(key)
         if value is None:
             raise SourceChangedError(f"{self.path} changed while it was packed: {path_text(key)!r} was deleted")
         values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else _unpacked(value)
-        id_ = self.patterns[pattern].id_of(key)
-        for number in further:
-            other = self.patterns[number]
-            stored = transaction.get(other.key(id_))
-            if other.name == "json" and stored is not None and (entries := json_object(stored)):
+        id_ = self.patterns[first].id_of(key)
+        for index in further:
+            pattern = self.patterns[index]
+            stored = transaction.get(pattern.key(id_))
+            if pattern.name == "json" and stored is not None and (entries := json_object(stored)):
                 _flatten(entries, "", values)
                 continue
-            values[f"{other.name}_" if other.name in values else other.name] = _small(stored)
+            values[f"{pattern.name}_" if pattern.name in values else pattern.name] = _small(stored)
         if LABEL in self.databases:
             values["label"] = _small(transaction.get(key, db=self._opened[self.databases[LABEL]]))
         return values
@@ -512,11 +512,11 @@ def _in_json(value: bytes) -> bytes:
 
 
 def _class_names(key: bytes, content: bytes) -> tuple[str, ...]:
-    """Return the class names in JSON: those of the key, or of an entry of an object."""
+    """Return the class names in JSON: in the value of the key, or in an entry of an object."""
     value = json_or(None, content)
     described = Contents()
-    for word, one in [(path_text(key), value), *(value.items() if isinstance(value, dict) else ())]:
-        described.add_entry("key", word, word, one)
+    for word, entry in [(path_text(key), value), *(value.items() if isinstance(value, dict) else ())]:
+        described.add_entry("key", word, word, entry)
     return next(iter(described.class_names.values()), ())
 
 
@@ -527,8 +527,8 @@ def _has_image(value: memoryview) -> bool:
     except SourceError:
         return False
     return any(
-        isinstance(one, (np.ndarray, Excluded)) or (isinstance(one, bytes) and not is_text(one))
-        for one in values.values()
+        isinstance(item, (np.ndarray, Excluded)) or (isinstance(item, bytes) and not is_text(item))
+        for item in values.values()
     )
 
 
@@ -549,15 +549,15 @@ def _by_msgpack(value: bytes | memoryview, *, raw: bool) -> Any:
 def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
     """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
     if isinstance(value, dict):
-        value = {name_text(key): one for key, one in value.items()}
+        value = {name_text(key): item for key, item in value.items()}
         if {"nd", "type", "data"} <= value.keys():
             values[path] = _array(value)
             return
     elif isinstance(value, list) and not path:
-        value = {str(number): one for number, one in enumerate(value)}
+        value = {str(index): item for index, item in enumerate(value)}
     if isinstance(value, dict) and value:
-        for key, one in value.items():
-            _flatten(one, f"{path}.{key}" if path else key, values)
+        for key, item in value.items():
+            _flatten(item, f"{path}.{key}" if path else key, values)
     elif isinstance(value, (str, bytes, bool, int, float, list, dict, type(None))):
         values[path] = value
     else:
@@ -569,11 +569,11 @@ def _array(value: dict[str, Any]) -> Any:
     try:
         dtype = np.dtype(name_text(value["type"]))
         flat = np.frombuffer(value["data"], dtype)
-        found = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
+        array = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
     except (TypeError, ValueError, KeyError, IndexError):
         return Excluded("an array of Python objects, or of a structured type")
-    is_encoded = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.uint8
-    return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else found
+    is_encoded = isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.uint8
+    return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else array
 
 
 def _small(value: memoryview | None) -> Any:
