@@ -3,7 +3,7 @@
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
 
-A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`. `leave_out_others` and
+A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`. `leave_out_files` and
 `check_next_to` look at the files below all other folders, next to a single file, and above a folder.
 """
 
@@ -106,66 +106,66 @@ _NOT_READ = (
 )
 
 
-def leave_out_others(source: Source, found: Collector) -> None:
+def leave_out_files(source: Source, collector: Collector) -> None:
     """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
-    account, root = found.account, source.root()
-    if not found.files or not root.is_dir():
+    account, root = collector.account, source.root()
+    if not collector.files or not root.is_dir():
         return
-    known = {part.name for part in account.parts if part.kind == "file"}
-    read = {file.path.relative_to(root).as_posix() for file in found.files if file.path.is_relative_to(root)}
+    accounted = {part.name for part in account.parts if part.kind == "file"}
+    read = {file.path.relative_to(root).as_posix() for file in collector.files if file.path.is_relative_to(root)}
     start = len(f"{root}/")
     below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
     paths = sorted({*below} - read)
-    reasons = {path: reason for path in paths if path not in known and (reason := source.why_left_out(path))}
+    reasons = {path: reason for path in paths if path not in accounted and (reason := source.why_left_out(path))}
     hidden = {path: layouts.hidden_root(path) for path in reasons}
     for name in dict.fromkeys(filter(None, hidden.values())):
         account.leave_out("path", name, layouts.why_hidden(name))
-    others = [path for path in reasons if hidden[path] is None]
-    found_about = _about_in(source, found, root, others, are_labelled=source.is_stated)
-    _check(source, {} if source.is_stated else found_about, root, source.joining)
-    archives = {path: About(NEXT_ARCHIVE) for path in others if why_not_packed(path) == ARCHIVE}
+    left_out = [path for path in reasons if hidden[path] is None]
+    about_files = _about_in(source, collector, root, left_out, are_labelled=source.is_stated)
+    _check(source, {} if source.is_stated else about_files, root, source.joining)
+    archives = {path: About(NEXT_ARCHIVE) for path in left_out if why_not_packed(path) == ARCHIVE}
     if archives and not source.is_stated and account.unit != "sample":
         raise SourceError(
             f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
             f"path, or pass --from {source.kind} (kind={source.kind!r}) to pack without it"
         )
-    account.notes += notes_on(found_about | archives)
-    for path in others:
-        is_plain = path in found_about and reasons[path] == NEXT_TO_IT
-        account.leave_out("file", path, found_about[path].reason if is_plain else reasons[path])
+    account.notes += notes_on(about_files | archives)
+    for path in left_out:
+        is_plain = path in about_files and reasons[path] == NEXT_TO_IT
+        account.leave_out("file", path, about_files[path].reason if is_plain else reasons[path])
 
 
-def check_next_to(source: Source, found: Collector) -> None:
+def check_next_to(source: Source, collector: Collector) -> None:
     """Check that no file next to the source, whose images have no labels, is about its images.
 
     Only what is certain is an error, because a folder of downloads has unrelated files. Next to a Parquet file, further
     ones are other parts of the same data. In the folder above a folder, it is what packing the folder above would read.
     """
-    if found.files and not source.root().is_dir():
-        root, packed = found.files[0].path.parent, {one.path for one in found.files}
+    if collector.files and not source.root().is_dir():
+        root, packed = collector.files[0].path.parent, {file.path for file in collector.files}
         parts = {path.suffix for path in packed} & {*TABLES}
         with as_source_error(f"{root} cannot be read"):
             there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
         names = [path.name for path in there if path.name[0] != "." and path not in packed]
-        next_to = _about_in(source, found, root, names, are_labelled=False)
+        next_to = _about_in(source, collector, root, names, are_labelled=False)
         _check(source, next_to, root, source.joining)
-        found.account.notes += notes_on(_that_say_labels(next_to))
-    elif not found.files and not source.in_process and source.root().is_dir():
+        collector.account.notes += notes_on(_that_say_labels(next_to))
+    elif not collector.files and not source.in_process and source.root().is_dir():
         root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
-        _check_above(source, found, root)
+        _check_above(source, collector, root)
 
 
 def _about_in(
-    source: Source, found: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
+    source: Source, collector: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
 ) -> dict[str, About]:
     """Return what files in a folder have to do with the images of a source."""
     with as_source_error(f"a file next to {source.name} cannot be read"):
         files = [File(name, (root / name).stat().st_size) for name in names if (root / name).is_file()]
-        images = [File(name, 0) for name in source.image_names(found)] if candidates(files, ()) else []
+        images = [File(name, 0) for name in source.image_names(collector)] if candidates(files, ()) else []
         return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
 
 
-def _check_above(source: Source, found: Collector, root: Path) -> None:
+def _check_above(source: Source, collector: Collector, root: Path) -> None:
     """Check that no table or COCO file in the folder above a folder is about most of its images, and note other files.
 
     A folder above may be any folder, such as that of a user or of all projects. So few files are looked at, and numbers
@@ -179,15 +179,17 @@ def _check_above(source: Source, found: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    found.account.notes += _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
-    images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
+    collector.account.notes += _check_beside(source, root, [*islice(source.image_names(collector), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
     names = RowNames(images)
     for file in texts:
         if reason := _names_most(file.path, _content(root / file.path), names, images):
             above = {file.path: About(reason, is_certain=True)}
             _check(source, above, root, f"pack {root}, with whose images it is read")
-    others = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
-    found.account.notes += notes_on({str(root / path): one for path, one in _that_say_labels(others).items()})
+    about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
+    collector.account.notes += notes_on(
+        {str(root / path): relation for path, relation in _that_say_labels(about_files).items()}
+    )
 
 
 def _check_beside(source: Source, root: Path, images: Sequence[str]) -> list[str]:
@@ -197,17 +199,17 @@ def _check_beside(source: Source, root: Path, images: Sequence[str]) -> list[str
         A note if they have masks there, which are no labels.
     """
     for image in images:
-        path, own = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
+        path, inside = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
         folder, stem = Path(path).parent.parent, Path(path).stem
-        for other, word in [
+        for annotation, word in [
             (yolo.label_path(path), b""),
-            *((f"{folder}/{one}/{stem}.xml", b"<ann") for one in _OF_VOC),
+            *((f"{folder}/{name}/{stem}.xml", b"<ann") for name in _OF_VOC),
         ]:
-            data = b"" if other.startswith(f"{own}/") else _content(Path(other))
+            data = b"" if annotation.startswith(f"{inside}/") else _content(Path(annotation))
             if word in data[:_HEAD] if word else yolo.are_boxes(data):
-                above = posixpath.commonpath([path, other])
+                above = posixpath.commonpath([path, annotation])
                 reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
-                _check(source, {other: reason}, Path(), f"pack {above}, with whose images it is read")
+                _check(source, {annotation: reason}, Path(), f"pack {above}, with whose images it is read")
     folders: list[str] = []
     with suppress(OSError), os.scandir(root) as entries:
         there = [entry.name for entry in islice(entries, _MAX_ABOVE) if entry.is_dir()]
@@ -220,8 +222,8 @@ def _check_beside(source: Source, root: Path, images: Sequence[str]) -> list[str
     return []
 
 
-def _that_say_labels(found: Mapping[str, About]) -> dict[str, About]:
-    return {path: one for path, one in found.items() if says_labels(path) and one.reason != NAMED}
+def _that_say_labels(about_files: Mapping[str, About]) -> dict[str, About]:
+    return {path: relation for path, relation in about_files.items() if says_labels(path) and relation.reason != NAMED}
 
 
 def _content(path: Path) -> bytes:
@@ -244,11 +246,11 @@ def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File])
     return ""
 
 
-def _check(source: Source, found: Mapping[str, About], root: Path, joining: str) -> None:
+def _check(source: Source, about_files: Mapping[str, About], root: Path, joining: str) -> None:
     """Check that no file is about the images of a source."""
-    for path, one in found.items():
-        if one.is_certain:
-            what = re.split(":|, so it|, which is not read", one.reason)[0]
+    for path, relation in about_files.items():
+        if relation.is_certain:
+            what = re.split(":|, so it|, which is not read", relation.reason)[0]
             raise SourceError(
                 f"{root / path} {what}, and is not read with {source.name}: if it has the labels, {joining}; or "
                 f"pass --from {source.kind} (kind={source.kind!r}) to pack without it"
@@ -256,7 +258,7 @@ def _check(source: Source, found: Mapping[str, About], root: Path, joining: str)
 
 
 def about(
-    others: Sequence[File],
+    unread: Sequence[File],
     images: Sequence[File],
     read: Callable[[File], bytes],
     *,
@@ -266,31 +268,31 @@ def about(
     """Return what files have to do with images, by their path; without files that have nothing to do with them.
 
     Args:
-        others: Files that are not packed.
+        unread: Files that are not packed.
         images: The images.
         read: Returns the content of a file.
         are_labelled: Whether labels are known. Then a file that is not read is about the images only if its name says
             so.
         names: The names of these images, and of those of other splits, about which a file can be as well.
     """
-    same = elsewhere((file.path for file in others), (file.path for file in images))
-    known = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
-    reason = f"has the name of an image in another folder{known}, {_NOT_READ}; move captions next to the images"
-    found = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
-    rest = [file for file in others if file.path not in found and not is_about_all(file.path)]
-    texts = candidates(rest, images)
+    same = elsewhere((file.path for file in unread), (file.path for file in images))
+    format_name = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
+    reason = f"has the name of an image in another folder{format_name}, {_NOT_READ}; move captions next to the images"
+    about_files = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
+    undecided = [file for file in unread if file.path not in about_files and not is_about_all(file.path)]
+    texts = candidates(undecided, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
-    stems = {posixpath.splitext(file.path)[0] for file in rest if why_not_packed(file.path) == NOT_AN_IMAGE}
+            about_files[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
+    stems = {posixpath.splitext(file.path)[0] for file in undecided if why_not_packed(file.path) == NOT_AN_IMAGE}
     stems = {stem for file in images if (stem := posixpath.splitext(file.path)[0]) in stems} if stems else stems
-    for file in rest:
+    for file in undecided:
         if posixpath.splitext(file.path)[0] in stems and why_not_packed(file.path) == NOT_AN_IMAGE:
-            found.setdefault(file.path, About(OWN))
-        if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
-            found[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
-    return found
+            about_files.setdefault(file.path, About(OWN))
+        if file.path not in about_files and (reason := _by_name(file.path, are_labelled=are_labelled)):
+            about_files[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
+    return about_files
 
 
 def says_labels(path: str) -> bool:
@@ -304,23 +306,23 @@ def says_labels(path: str) -> bool:
     return (_SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
 
 
-def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
+def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
     """Return the files with these endings that can be about all images: not those that describe one image.
 
     The ending "" is that of names without an extension.
     """
-    found = []
-    for file in others:
+    fitting = []
+    for file in files:
         name = posixpath.basename(file.path.lower())
-        is_wanted = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
-        if is_wanted and not is_shard_table(name):
-            found += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
-    stems, described = {_stem(file.path) for file in found}, {_stem(CLASS_LISTS_NAME)}
-    for image in images if found else ():
+        has_ending = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
+        if has_ending and not is_shard_table(name):
+            fitting += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
+    stems, described = {_stem(file.path) for file in fitting}, {_stem(CLASS_LISTS_NAME)}
+    for image in images if fitting else ():
         name = posixpath.basename(image.path)
         described |= stems.intersection((name, _stem(name)))  # 1.json and 1.jpg.json are about 1.jpg
-    found = [file for file in found if _stem(file.path) not in described and not is_template_name(file.path)]
-    return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
+    fitting = [file for file in fitting if _stem(file.path) not in described and not is_template_name(file.path)]
+    return sorted(fitting, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
 
 
 def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
@@ -330,16 +332,16 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
     ['label_2/1.txt', 'ann/1.jpg.json']
     """
     parts = [(path, *path.rpartition("/")[::2]) for path in paths]
-    wanted = {one for _, _, name in parts for one in (name, name.rpartition(".")[0])}
-    folders, found = set(), set()
+    file_names = {form for _, _, name in parts for form in (name, name.rpartition(".")[0])}
+    folders, image_names = set(), set()
     for image in images if parts else ():
         folder, _, name = image.rpartition("/")
         folders.add(folder)
-        found |= wanted.intersection((name, name.rpartition(".")[0]))
+        image_names |= file_names.intersection((name, name.rpartition(".")[0]))
     return [
         path
         for path, folder, name in parts
-        if folder not in folders and not found.isdisjoint((name, name.rpartition(".")[0]))
+        if folder not in folders and not image_names.isdisjoint((name, name.rpartition(".")[0]))
     ]
 
 
@@ -416,16 +418,16 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
     table, rows = _rows_in(path, data) if is_table else (None, [])
-    found = _in_columns(path, data, table, rows, names, images) if table is not None else ""
-    if not found and (is_json or path.endswith(_MARKUP)):
-        found = _in_texts(data, names, images)
-    elif not found and not is_table and b"\0" not in data[:_HEAD]:
-        found = _in_lines(path, data, names, images)
-    value = json_or({}, data) if is_json and not found else None
+    reason = _in_columns(path, data, table, rows, names, images) if table is not None else ""
+    if not reason and (is_json or path.endswith(_MARKUP)):
+        reason = _in_texts(data, names, images)
+    elif not reason and not is_table and b"\0" not in data[:_HEAD]:
+        reason = _in_lines(path, data, names, images)
+    value = json_or({}, data) if is_json and not reason else None
     if isinstance(value, dict) and len(value) > 1 and (classes := names_in(value)):
         return f"{_NAMES} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
-    if found or len(images) < 2:
-        return found
+    if reason or len(images) < 2:
+        return reason
     if table is not None and not is_json:
         same = len(rows) == len(images)
         return f"has a row for each image, and does not name most of them: {_CORRECT}" if same else ""
@@ -441,15 +443,15 @@ def _in_array(data: bytes, count: int) -> str:
     except (ValueError, EOFError, OSError, zipfile.BadZipFile):
         return ""
     rows = [array for array in arrays if array.shape[:1] == (count,)]
-    are_labels = any(one.shape in ((count,), (count, 1)) and one.dtype.kind in "biuSU" for one in rows)
+    are_labels = any(array.shape in ((count,), (count, 1)) and array.dtype.kind in "biuSU" for array in rows)
     return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}" if rows else ""
 
 
 def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
     """Return a table and its rows; None if it cannot be read, or is not a table."""
     try:
-        found = table_in(path, data)
-        return (found[0], [row for _, row in found[0].rows()]) if found is not None else (None, [])
+        table, _ = table_in(path, data) or (None, [])
+        return (None, []) if table is None else (table, [row for _, row in table.rows()])
     except SourceError:
         return None, []
 
@@ -502,51 +504,51 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
     texts = {quoted or between for quoted, between in _TEXTS.findall(head)} - {""}
     paths = sorted(text for text in texts if names_a_file(text) and names.has(text.rpartition("/")[2]))
-    found = paths or sorted(filter(names.has, texts))
-    is_list = len(found) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
-    if is_list or not found or (not paths and 2 * len(found) <= min(LOOKED_AT, len(images))):
+    image_texts = paths or sorted(filter(names.has, texts))
+    is_list = len(image_texts) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
+    if is_list or not image_texts or (not paths and 2 * len(image_texts) <= min(LOOKED_AT, len(images))):
         return ""
-    known = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
-    return f"is about images such as {found[0]!r}{known}, {_NOT_READ}"
+    format_name = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
+    return f"is about images such as {image_texts[0]!r}{format_name}, {_NOT_READ}"
 
 
 def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
     listed = list(filter(None, map(_pair_in, lines)))
-    found = [(name, value) for name, value in listed if names.has(name)]
-    if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
+    pairs = [(name, value) for name, value in listed if names.has(name)]
+    if all(names_a_file(value) for _, value in pairs):  # pairs of files, such as images and masks
         return ""
-    are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
-    if 2 * len(found) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
+    are_files = any(names_a_file(name) for name, _ in pairs)  # numbers may also be those of classes
+    if 2 * len(pairs) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
         return ""
-    name, value = found[0]
-    numbers = [int(one) if are_files and one.isdecimal() else -1 for _, one in found]
-    if len(found) > 1 and [*range(numbers[0], numbers[0] + len(found))] == numbers and numbers[0] in (0, 1):
+    name, value = pairs[0]
+    numbers = [int(text) if are_files and text.isdecimal() else -1 for _, text in pairs]
+    if len(pairs) > 1 and [*range(numbers[0], numbers[0] + len(pairs))] == numbers and numbers[0] in (0, 1):
         return f"{_LISTS}, such as {name!r} as {value}: files with these numbers are not read"
-    are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(found)), images)
+    are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(pairs)), images)
     has = "has a value for each image" if are_all else _SOME
     if not are_all and _SAYS_SO.search(posixpath.basename(path)):
-        has = f"has a value for {counted(len(dict(found)), 'image')}"
+        has = f"has a value for {counted(len(dict(pairs)), 'image')}"
     return f"{has}, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
 
 
 def _pair_in(line: str) -> tuple[str, str] | None:
     """Return the name and the value in a line; the name is the first word, or the last one if that is a file."""
-    name, *rest = re.split(r"[\s,;|]+|:\s", line.strip(" \t|"))
+    name, *words = re.split(r"[\s,;|]+|:\s", line.strip(" \t|"))
     name = _CAPTION_NUMBER.sub("", name)
-    if rest and names_a_file(rest[-1]) and not names_a_file(name):
-        name, rest = rest[-1], [name, *rest[:-1]]
-    is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
-    return (name, " ".join(rest)) if is_value else None
+    if words and names_a_file(words[-1]) and not names_a_file(name):
+        name, words = words[-1], [name, *words[:-1]]
+    is_value = any(words) and _CHECKSUM.fullmatch(words[0]) is None
+    return (name, " ".join(words)) if is_value else None
 
 
 def _has_as_many(value: Any, data: bytes, count: int) -> bool:
     """Return whether a text, or a list in JSON, has as many values as there are images, and some are equal."""
     if value is not None:
         lists = [value, *(value.values() if isinstance(value, dict) else ())]
-        values = next((one for one in lists if isinstance(one, list) and len(one) == count), [])
-        return any(values) and all(isinstance(one, (str, int)) for one in values) and len(set(values)) < count
+        values = next((entry for entry in lists if isinstance(entry, list) and len(entry) == count), [])
+        return any(values) and all(isinstance(entry, (str, int)) for entry in values) and len(set(values)) < count
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
     values = lines[len(lines) == count + 1 :]  # without the names of the columns
     are_labels = 1 < len(set(values)) < count and not any(" " in value for value in values)

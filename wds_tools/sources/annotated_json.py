@@ -76,8 +76,8 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
     candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
     candidates.sort(key=lambda file: not coco.has_usual_name(file.path))
-    found = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
-    return list(islice(found, 1) if first else found)
+    coco_files = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
+    return list(islice(coco_files, 1) if first else coco_files)
 
 
 def _several(paths: Sequence[str]) -> SourceError:
@@ -103,15 +103,15 @@ def _described(
     split: str,
     annotations: Annotations,
     used: Sequence[File],
-    own: Mapping[str, File] = MappingProxyType({}),
-    own_kind: str = "",
+    file_of: Mapping[str, File] = MappingProxyType({}),
+    file_kind: str = "",
 ) -> Described:
     """Return a split with the images that its annotations name; the arguments are those of `Described`."""
     first = used[0].path if used else ""
-    source = posixpath.basename(first) or f"a {own_kind}"
+    source = posixpath.basename(first) or f"a {file_kind}"
     names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
-    known = RowNames(files.images)
-    images = {name: known.find(coco.name_here(name), table=first, folder=split) for name in names}
+    row_names = RowNames(files.images)
+    images = {name: row_names.find(coco.name_here(name), table=first, folder=split) for name in names}
     if names and not any(images.values()):
         raise SourceError(
             f"no image of {first} is in {files.where}, such as {names[0]!r}: put the images into a folder below it"
@@ -120,14 +120,14 @@ def _described(
     for name, fields in annotations.fields.items():
         image = images[name]
         for kind, png in fields.items() if image is not None else ():
-            part = known.find(coco.name_here(png), table=first, folder=posixpath.splitext(source)[0])
+            part = row_names.find(coco.name_here(png), table=first, folder=posixpath.splitext(source)[0])
             if image is None or part is None:
                 raise SourceError(f"{first} names {png!r}, but there is no such file in {files.where}")
             parts.setdefault(image.path, {})[kind] = part
     labels = {image.path: annotations.labels[name] for name, image in images.items() if image and annotations.labels}
-    are_single = all(len(own) < 2 for own in labels.values())
-    classes = {path: own[0] if are_single else own for path, own in labels.items() if own}
-    return Described(annotations, images, parts, used, source, own, own_kind, classes)
+    are_single = all(len(classes) < 2 for classes in labels.values())
+    classes = {path: several[0] if are_single else several for path, several in labels.items() if several}
+    return Described(annotations, images, parts, used, source, file_of, file_kind, classes)
 
 
 def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, bytes, str]]:
@@ -138,9 +138,9 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
     described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
     names = {posixpath.basename(file.path) for file in files.images} if described else set()
     names |= {posixpath.splitext(name)[0] for name in names}
-    own = [file for file in described if posixpath.splitext(posixpath.basename(file.path))[0] in names]
-    others = sorted({*described} - {*own}, key=lambda file: (not coco.has_usual_name(file.path), file.path))
-    for file in (*others[:_MAX_FILES], *(own[:LOOKED_AT] if first else own)):
+    of_images = [file for file in described if posixpath.splitext(posixpath.basename(file.path))[0] in names]
+    of_splits = sorted({*described} - {*of_images}, key=lambda file: (not coco.has_usual_name(file.path), file.path))
+    for file in (*of_splits[:_MAX_FILES], *(of_images[:LOOKED_AT] if first else of_images)):
         data = files.read(file)
         if (kind := format_of(data)) is not None:
             yield file, data, kind
@@ -148,49 +148,51 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
 
 def _splits_of_shapes(files: Files) -> dict[str, Described]:
     """Return the splits of files with shapes. If images have one each, those without have no objects, as in VOC."""
-    known = RowNames(files.images)
+    row_names = RowNames(files.images)
     images: dict[str, list[Shaped]] = {}
     used: dict[str, list[File]] = {}
-    own: dict[str, File] = {}
+    file_of: dict[str, File] = {}
     skipped: list[Skip] = []
     kinds: dict[str, None] = {}
     stated: dict[str, str] = {}  # image with a file of its own -> its name there
     for file, data, kind in _shape_files(files):
         kinds[kind] = None
         stem = posixpath.splitext(posixpath.basename(file.path))[0]
-        image = known.find(stem, table=file.path)
+        image = row_names.find(stem, table=file.path)
         split = "" if image is not None or kind == LABELME else split_folder(file.path) or split_in(stem)
         if image is not None:
-            own[image.path] = file
+            file_of[image.path] = file
         else:
             used.setdefault(split, []).append(file)
         try:
-            found = images_in(data, file.path)
+            shaped_images = images_in(data, file.path)
         except SourceError as error:
             if image is None:
                 raise
             skipped.append(Skip(image.path, str(error)))
             continue
-        if image is not None and found:
-            stated[image.path] = found[0].name
-        images.setdefault(split, []).extend(one._replace(name=image.path) if image else one for one in found)
+        if image is not None and shaped_images:
+            stated[image.path] = shaped_images[0].name
+        images.setdefault(split, []).extend(
+            entry._replace(name=image.path) if image else entry for entry in shaped_images
+        )
     if len(kinds) > 1 or ("" in images and len(images) > 1):
         raise _several(
-            [file.path for same in used.values() for file in same] + [file.path for file in own.values()][:1]
+            [file.path for same in used.values() for file in same] + [file.path for file in file_of.values()][:1]
         )
     place = "imagePath" if LABELME in kinds else "the entry of the image"
     stated = {file.path: "" for file in files.images} | stated if stated else {}
-    notes = notes_on_names(stated, {image: file.path for image, file in own.items()}, "JSON file", place)
-    if own:
-        images.setdefault("", []).extend(Shaped(file.path) for file in files.images if file.path not in own)
-    classes = classes_of(one for same in images.values() for one in same)
+    notes = notes_on_names(stated, {image: file.path for image, file in file_of.items()}, "JSON file", place)
+    if file_of:
+        images.setdefault("", []).extend(Shaped(file.path) for file in files.images if file.path not in file_of)
+    classes = classes_of(chain.from_iterable(images.values()))
     plan = {}
     for split, same in sorted(images.items()):
         files_of = used.get(split, [])
         where = files_of[0].path if files_of else "its file of shapes"
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
         parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped], notes=[*parsed.notes, *notes])
-        plan[split] = _described(files, split, parsed, files_of, own, "file of shapes" if own else "")
+        plan[split] = _described(files, split, parsed, files_of, file_of, "file of shapes" if file_of else "")
     return plan
 
 
@@ -224,7 +226,7 @@ def images_in(data: bytes, where: str) -> list[Shaped]:
 
 def as_coco(images: Iterable[Shaped], names: Sequence[str]) -> bytes:
     """Return images as a file of COCO with these classes."""
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {name: class_number for class_number, name in enumerate(names)}
     images = list(images)
     annotations = [
         {key: value for key, value in shape.items() if key != _CLASS}
@@ -233,7 +235,7 @@ def as_coco(images: Iterable[Shaped], names: Sequence[str]) -> bytes:
         for shape in image.shapes
     ]
     listed = [{**image.entries, "id": image.name, "file_name": image.name} for image in images]
-    categories = [{"id": number, "name": name} for name, number in numbers.items()]
+    categories = [{"id": class_number, "name": name} for name, class_number in numbers.items()]
     return json.dumps({"images": listed, "annotations": annotations, "categories": categories}).encode()
 
 
@@ -248,7 +250,7 @@ def _made(name: Any, geometry: Mapping[str, Any], attributes: Mapping[str, Any])
 
 
 def _outline(points: _Points) -> _Shape:
-    return {"segmentation": [[float(number) for number in chain.from_iterable(points)]]}
+    return {"segmentation": [[float(coordinate) for coordinate in chain.from_iterable(points)]]}
 
 
 def _around(points: _Points) -> _Shape:
@@ -272,12 +274,12 @@ def _is_labelme(value: Any) -> bool:
 def _labelme(value: dict[str, Any]) -> Iterable[Shaped]:
     size = {"width": value.get("imageWidth"), "height": value.get("imageHeight")}
     used = ("shapes", "imagePath", "imageData", "imageWidth", "imageHeight", "version")
-    rest = {key: one for key, one in value.items() if key not in used and one not in _EMPTY}
-    yield Shaped(str(value["imagePath"]), size | rest, [_labelme_shape(one) for one in value["shapes"]])
+    further = {key: entry for key, entry in value.items() if key not in used and entry not in _EMPTY}
+    yield Shaped(str(value["imagePath"]), size | further, [_labelme_shape(entry) for entry in value["shapes"]])
 
 
-def _labelme_shape(one: dict[str, Any]) -> _Shape:
-    points, kind = one["points"], one.get("shape_type") or "polygon"
+def _labelme_shape(shape: dict[str, Any]) -> _Shape:
+    points, kind = shape["points"], shape.get("shape_type") or "polygon"
     if kind == "polygon" and len(points) > 2:
         geometry, used = _outline(points), {"points", "shape_type"}
     elif kind == "circle":
@@ -286,23 +288,25 @@ def _labelme_shape(one: dict[str, Any]) -> _Shape:
         geometry, used = _ellipse(x, y, radius, radius), set()
     else:
         geometry, used = _around(points), {"points", "shape_type"} if kind == "rectangle" else set()
-    return _made(one["label"], geometry, {key: value for key, value in one.items() if key not in {"label", *used}})
+    return _made(shape["label"], geometry, {key: value for key, value in shape.items() if key not in {"label", *used}})
 
 
 def _via_images(value: Any) -> list[Any]:
-    found = value.get("_via_img_metadata", value) if isinstance(value, dict) else {}
-    return list(found.values()) if isinstance(found, dict) else []
+    images = value.get("_via_img_metadata", value) if isinstance(value, dict) else {}
+    return list(images.values()) if isinstance(images, dict) else []
 
 
 def _is_via(value: Any) -> bool:
     images = _via_images(value)
-    return bool(images) and all(isinstance(one, dict) and {"filename", "regions"} <= one.keys() for one in images)
+    return bool(images) and all(isinstance(image, dict) and {"filename", "regions"} <= image.keys() for image in images)
 
 
 def _via(value: Any) -> Iterable[Shaped]:
-    found = [(one, one["regions"]) for one in _via_images(value)]
-    images = [(one, list(regions.values() if isinstance(regions, dict) else regions)) for one, regions in found]
-    attributes = dict.fromkeys(key for _, regions in images for one in regions for key in one["region_attributes"])
+    pairs = [(image, image["regions"]) for image in _via_images(value)]
+    images = [(image, list(regions.values() if isinstance(regions, dict) else regions)) for image, regions in pairs]
+    attributes = dict.fromkeys(
+        key for _, regions in images for region in regions for key in region["region_attributes"]
+    )
     usual = usual_columns(LABEL, attributes) or [key for key in attributes if key.lower() in ("name", "type", "object")]
     if len(attributes) > 1 and len(usual) != 1:
         raise SourceError(
@@ -310,9 +314,9 @@ def _via(value: Any) -> Iterable[Shaped]:
             "call it 'class', or write the objects as COCO"
         )
     key = next(iter(usual or attributes), None)
-    for one, regions in images:
+    for image, regions in images:
         shapes = [_via_shape(region, key) for region in regions]
-        yield Shaped(str(one["filename"]), one.get("file_attributes") or {}, shapes)
+        yield Shaped(str(image["filename"]), image.get("file_attributes") or {}, shapes)
 
 
 def _via_shape(region: dict[str, Any], key: str | None) -> _Shape:
@@ -336,21 +340,23 @@ def _via_shape(region: dict[str, Any], key: str | None) -> _Shape:
 
 def _has_lists(value: Any, name: str, parts: str, geometry: set[str]) -> bool:
     """Return whether JSON is a list of images with a name and a list of parts, of which one has a geometry."""
-    if not isinstance(value, list) or not all(isinstance(one, dict) and name in one for one in value):
+    if not isinstance(value, list) or not all(isinstance(image, dict) and name in image for image in value):
         return False
-    found = [part for one in value for part in one.get(parts) or () if isinstance(part, dict)]
-    return any(not geometry.isdisjoint(part) for part in found)
+    image_parts = [part for image in value for part in image.get(parts) or () if isinstance(part, dict)]
+    return any(not geometry.isdisjoint(part) for part in image_parts)
 
 
 def _createml(value: Any) -> Iterable[Shaped]:
-    for one in value:
+    for image in value:
         shapes = []
-        for part in one["annotations"]:
+        for part in image["annotations"]:
             x, y, width, height = (float(part["coordinates"][side]) for side in ("x", "y", "width", "height"))
-            rest = {key: value for key, value in part.items() if key not in ("label", "coordinates")}
-            shapes.append(_made(part["label"], {"bbox": [x - width / 2, y - height / 2, width, height]}, rest))
-        rest = {key: value for key, value in one.items() if key not in ("image", "annotations") and value not in _EMPTY}
-        yield Shaped(str(one["image"]), rest, shapes)
+            attributes = {key: value for key, value in part.items() if key not in ("label", "coordinates")}
+            shapes.append(_made(part["label"], {"bbox": [x - width / 2, y - height / 2, width, height]}, attributes))
+        entries = {
+            key: value for key, value in image.items() if key not in ("image", "annotations") and value not in _EMPTY
+        }
+        yield Shaped(str(image["image"]), entries, shapes)
 
 
 def _frames(value: Any) -> Any:
@@ -358,29 +364,29 @@ def _frames(value: Any) -> Any:
 
 
 def _scalabel(value: Any) -> Iterable[Shaped]:
-    for one in _frames(value):
-        rest = {
-            key: value for key, value in one.items() if key not in ("name", "labels", "size") and value not in _EMPTY
+    for frame in _frames(value):
+        entries = {
+            key: value for key, value in frame.items() if key not in ("name", "labels", "size") and value not in _EMPTY
         }
-        shapes = [_scalabel_shape(part) for part in one.get("labels") or ()]
-        yield Shaped(str(one["name"]), rest | (one.get("size") or {}), shapes)
+        shapes = [_scalabel_shape(part) for part in frame.get("labels") or ()]
+        yield Shaped(str(frame["name"]), entries | (frame.get("size") or {}), shapes)
 
 
 def _scalabel_shape(part: dict[str, Any]) -> _Shape:
     """Return a label; its box includes the pixels of its right and bottom edge."""
-    rest = {key: value for key, value in part.items() if key not in ("category", "box2d", "rle")}
+    attributes = {key: value for key, value in part.items() if key not in ("category", "box2d", "rle")}
     geometry: _Shape = {"segmentation": part["rle"]} if part.get("rle") else {}
     geometry["iscrowd"] = int(bool((part.get("attributes") or {}).get("crowd")))
     polygons = part.get("poly2d") or []
-    if polygons and all(one["closed"] and "C" not in one["types"] for one in polygons):
-        del rest["poly2d"]
-        geometry |= {"segmentation": [list(chain.from_iterable(one["vertices"])) for one in polygons]}
+    if polygons and all(polygon["closed"] and "C" not in polygon["types"] for polygon in polygons):
+        del attributes["poly2d"]
+        geometry |= {"segmentation": [list(chain.from_iterable(polygon["vertices"])) for polygon in polygons]}
     elif polygons:  # lines and curves
-        geometry |= _around([point for one in polygons for point in one["vertices"]])
+        geometry |= _around([point for polygon in polygons for point in polygon["vertices"]])
     if box := part.get("box2d"):
         left, top, right, bottom = (float(box[edge]) for edge in ("x1", "y1", "x2", "y2"))
         geometry["bbox"] = [left, top, right - left + 1, bottom - top + 1]
-    return _made(part["category"], geometry, rest)
+    return _made(part["category"], geometry, attributes)
 
 
 _FORMATS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[Shaped]]]] = {

@@ -117,15 +117,18 @@ def notes_on_names(stated: Mapping[str, str], file_of: Mapping[str, str], kind: 
         place: Where the name is, for messages.
     """
     stems = {image: stem_of(image) for image in stated}
-    known = {*stems.values()}
-    others = [image for image, name in stated.items() if (stem := stem_of(name)) in known and stem != stems[image]]
+    image_stems = set(stems.values())
+    misnamed = [
+        image for image, name in stated.items() if (stem := stem_of(name)) in image_stems and stem != stems[image]
+    ]
+    if not misnamed:
+        return []
+    first = misnamed[0]
     note = (
-        f"{counted(len(others), kind)} with the name of another image in {place}, such as "
-        f"{stem_of(stated[others[0]])!r} in {file_of[others[0]]!r}: each belongs to the image with the name of the file"
-        if others
-        else ""
+        f"{counted(len(misnamed), kind)} with the name of another image in {place}, such as "
+        f"{stem_of(stated[first])!r} in {file_of[first]!r}: each belongs to the image with the name of the file"
     )
-    return [note] if note else []
+    return [note]
 
 
 def stem_of(path: str) -> str:
@@ -161,8 +164,8 @@ class Collected:
         try:
             facts = make()
             objects: Sequence[Object] = facts.get("objects", ())
-            for number, remark in remarks(objects, *size, tolerance):
-                self.remark(remark, f"{name_of(objects[number], number)} of {image!r} in {file}")
+            for index, remark in remarks(objects, *size, tolerance):
+                self.remark(remark, f"{name_of(objects[index], index)} of {image!r} in {file}")
             self.annotations.images[image] = packed({**facts, _FILE: file})
         except SourceError as error:
             self.skip(image, error, file)

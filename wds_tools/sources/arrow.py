@@ -119,8 +119,8 @@ class ArrowSource(RecordSource):
         """Yield the groups of a file: bytes of the image of each row, and of its other fields in a shard."""
         for batch in self._open(file)[1]:
             image = self.record_roles.image
-            rest = [name for name in self.packed_columns(file) if name != image]
-            rows = batch.select(rest).to_pylist() if rest else [{}] * batch.num_rows
+            other_columns = [name for name in self.packed_columns(file) if name != image]
+            rows = batch.select(other_columns).to_pylist() if other_columns else [{}] * batch.num_rows
             images = batch.column(image)
             named = pa.types.is_struct(images.type)
             paths = pc.struct_field(images, "path").to_pylist() if named else [None] * batch.num_rows
@@ -132,21 +132,21 @@ class ArrowSource(RecordSource):
         """Return a table or batch with the columns of a group that are packed."""
         return self._open(file)[1][group].select(self.packed_columns(file))
 
-    def collect(self, found: Collector) -> None:
-        found.take_files(self.paths)
+    def collect(self, collector: Collector) -> None:
+        collector.take_files(self.paths)
         with as_source_error(f"{self.path} cannot be read as {self.kind.title()}", pa.ArrowException, ValueError):
-            self._add_rows(found)
+            self._add_rows(collector)
 
     def why_left_out(self, path: str) -> str | None:
         return None if path in _OF_SAVED else super().why_left_out(path)
 
-    def image_names(self, found: Collector) -> Iterator[str]:  # noqa: ARG002 - the paths of rows are numbers
+    def image_names(self, collector: Collector) -> Iterator[str]:  # noqa: ARG002 - the paths of rows are numbers
         yield from (str(value) for name in self._ids for value in self._values(range(len(self.paths)), name))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        file, number, row = entry.location
+        file, group, row = entry.location
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            table = self.load(file, number)
+            table = self.load(file, group)
             return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
 
     def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class ArrowSource(RecordSource):
         """Return the columns of a file that records are made of."""
         return [name for name in self.schema(file).names if name in self.packed]
 
-    def _add_rows(self, found: Collector) -> None:
+    def _add_rows(self, collector: Collector) -> None:
         files = [file for file in range(len(self.paths)) if self.rows(file)] or [0]
         names = _names(self.path, self.paths)
         self._check_configurations([names[file] for file in files])
@@ -195,14 +195,14 @@ class ArrowSource(RecordSource):
             seen.extend_texts(name, self._values(files, name))
         roles = self.record_roles = self._with_flags(files, seen, seen.roles())
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
-        found.account.notes += seen.hints(
+        collector.account.notes += seen.hints(
             roles,
             lambda name: [*(self._values if Kind.TEXT in seen.kinds[name] else self._head)(files[:1], name)],
         )
-        found.account.notes += self._notes_on_folders(roles)
+        collector.account.notes += self._notes_on_folders(roles)
         label = columns.types.get(roles.label or "")
         if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"the categories of column {roles.label!r} have an order, and class numbers are those of the sorted "
                 "names: pass --classes (classes=) with the names in their order to keep it"
             )
@@ -213,25 +213,25 @@ class ArrowSource(RecordSource):
                 seen.lost[name] = sum(map(not_finite, self._values(files, name)))
         self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
         self.packed = frozenset([roles.image, *roles.shape, *roles.fields, *seen.facts(roles)])
-        self._add_entries(found, files, names, seen.values_of(roles))
-        found.account.given = sum(map(self.rows, files))
-        found.account.notes += columns.notes()
-        seen.account(found, roles)
+        self._add_entries(collector, files, names, seen.values_of(roles))
+        collector.account.given = sum(map(self.rows, files))
+        collector.account.notes += columns.notes()
+        seen.account(collector, roles)
         pathless = {name for name in self.image_columns if not any(map(_path_in, self._head(files, name)))}
         pathless = {roles.image, *pathless}
         further = chain.from_iterable(further_parts(schema, self.image_columns, pathless) for schema in schemas)
         for kind, name, reason in dict.fromkeys(further):
-            found.account.leave_out(kind, name, reason)
+            collector.account.leave_out(kind, name, reason)
 
     def _check_configurations(self, names: Sequence[str]) -> None:
         """Raise an error if two folders have all parts of a dataset: configurations, with other classes or columns."""
         parts: dict[str, str] = {}
-        for folder, _, name in (one.rpartition("/") for one in names):
-            other = parts.setdefault(name, folder)
-            if other != folder and _PART.search(name) and "=" not in f"{folder}{other}":
+        for folder, _, name in (file.rpartition("/") for file in names):
+            first_folder = parts.setdefault(name, folder)
+            if first_folder != folder and _PART.search(name) and "=" not in f"{folder}{first_folder}":
                 raise SourceError(
-                    f"{self.name} has {name!r} in the folders {other!r} and {folder!r}, so they are two configurations "
-                    f"of a dataset: pack one of them, such as {self.path / folder}"
+                    f"{self.name} has {name!r} in the folders {first_folder!r} and {folder!r}, so they are two "
+                    f"configurations of a dataset: pack one of them, such as {self.path / folder}"
                 )
 
     def _check_partitions(self, files: Iterable[int], names: Sequence[str]) -> None:
@@ -239,10 +239,11 @@ class ArrowSource(RecordSource):
         for file in files:
             for name in self.partitions[file].keys() & {*self.schema(file).names}:
                 value = self.partitions[file][name]
-                other = next((one for one in self._values([file], name) if not _is_same(one, value)), value)
-                if other is not value:
+                cells = self._values([file], name)
+                different = next((cell for cell in cells if not _is_same(cell, value)), value)
+                if different is not value:
                     raise SourceError(
-                        f"{names[file]} is in the folder '{name}={value}', and its column {name!r} has {other!r}: "
+                        f"{names[file]} is in the folder '{name}={value}', and its column {name!r} has {different!r}: "
                         "remove the column, or rename the folder"
                     )
 
@@ -278,18 +279,20 @@ class ArrowSource(RecordSource):
         remedy = f"rename them to label={folders[0]} and so on, which are read as a column"
         return [f"no label: the files are in the folders {quoted(folders)}; if these are the classes, {remedy}"]
 
-    def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
+    def _add_entries(
+        self, collector: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]
+    ) -> None:
         total = group = 0
         for file in files:
             first = total
-            for number, (sizes, extras) in enumerate(self.groups(file)):
+            for group_index, (sizes, extras) in enumerate(self.groups(file)):
                 for row, (size, extra) in enumerate(zip(sizes, extras, strict=True)):
                     path = f"{names[file]}#{total - first}"
-                    entry = Input(path, size or 0, None, (file, number, row), group if self.grouped else -1, extra)
+                    entry = Input(path, size or 0, None, (file, group_index, row), group if self.grouped else -1, extra)
                     if size:
-                        found.add(entry, labels[total] if labels else NONE)
+                        collector.add(entry, labels[total] if labels else NONE)
                     else:
-                        found.skip(path, "is empty")
+                        collector.skip(path, "is empty")
                     total += 1
                 group += len(sizes) > 0
 
@@ -303,8 +306,8 @@ class ArrowSource(RecordSource):
 
     def _head(self, files: Iterable[int], name: str) -> list[Any]:
         """Return the first values of a column, without missing ones."""
-        own = (file for file in files if name in self.schema(file).names)
-        batches = chain.from_iterable(self.batches(file, name, _HEAD_ROWS) for file in own)
+        files_with_it = (file for file in files if name in self.schema(file).names)
+        batches = chain.from_iterable(self.batches(file, name, _HEAD_ROWS) for file in files_with_it)
         return next(filter(None, (batch.drop_null()[:_HEAD_ROWS].to_pylist() for batch in batches)), [])
 
     def _schema(self, file: int) -> pa.Schema:
@@ -335,9 +338,9 @@ class ArrowSource(RecordSource):
         return self._opened[file]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(value: Any, folder_value: Any) -> bool:
     """Return whether a value is that of a folder, whose numbers are written as text."""
-    return one == other or str(one) == str(other)
+    return value == folder_value or str(value) == str(folder_value)
 
 
 def _path_in(value: Any) -> Any:
@@ -373,11 +376,11 @@ class ParquetSource(ArrowSource):
 
     def groups(self, file: int) -> Iterator[tuple[Sequence[int | None], Sequence[int]]]:
         metadata = self._open(file).metadata
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
+        for group_index in range(metadata.num_row_groups):
+            group = metadata.row_group(group_index)
             if group.total_byte_size > _MAX_GROUP_BYTES:
                 raise SourceError(
-                    f"{self.paths[file]}: row group {number} has {group.total_byte_size:,} bytes; allowed are "
+                    f"{self.paths[file]}: row group {group_index} has {group.total_byte_size:,} bytes; allowed are "
                     f"{_MAX_GROUP_BYTES:,}, because it is read at once: write the file with smaller row groups"
                 )
             size, extra = self._mean_bytes(group) if group.num_rows else (0, 0)
@@ -397,15 +400,15 @@ class ParquetSource(ArrowSource):
     def _mean_bytes(self, group: Any) -> tuple[int, int]:
         """Return the mean bytes of an image, and of the fields that the other columns become."""
         roles = self.record_roles
-        others = self.packed - {roles.image}
+        further = self.packed - {roles.image}
         sizes: Counter[str | None] = Counter()
         for column in map(group.column, range(group.num_columns)):
             path = column.path_in_schema  # such as mask.png.bytes, for the column mask.png
             name = max((name for name in self.packed if f"{path}.".startswith(f"{name}.")), key=len, default=None)
             sizes[name] += column.total_uncompressed_size
-        rest = sum(sizes[name] for name in others)
-        json_keys = sum(len(name) + 8 for name in others - roles.fields.keys())
-        extra = rest // group.num_rows + json_keys + _FIELD_BYTES * len(roles.fields) if others else 0
+        further_bytes = sum(sizes[name] for name in further)
+        json_keys = sum(len(name) + 8 for name in further - roles.fields.keys())
+        extra = further_bytes // group.num_rows + json_keys + _FIELD_BYTES * len(roles.fields) if further else 0
         return max(1, sizes[roles.image] // group.num_rows), extra
 
 
@@ -422,12 +425,14 @@ def _partitions(root: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the columns that are folders ``name=value`` in the path of each file."""
     folders = [(path.relative_to(root) if root.is_dir() else path).parts[:-1] for path in paths]
     pairs = [[folder.split("=", 1) for folder in parts if "=" in folder] for parts in folders]
-    found = [{name: None if value == _NO_PARTITION else unquote(value) for name, value in one} for one in pairs]
-    values = {pair for columns in found for pair in columns.items()}
+    partitions = [
+        {name: None if value == _NO_PARTITION else unquote(value) for name, value in parts} for parts in pairs
+    ]
+    values = {pair for columns in partitions for pair in columns.items()}
     texts = {name for name, value in values if value is not None and not _NUMBER.fullmatch(value)}
     return [
         {name: value if value is None or name in texts else int(value) for name, value in columns.items()}
-        for columns in found
+        for columns in partitions
     ]
 
 
@@ -439,7 +444,7 @@ class Columns:
         types: Column -> type, of the first file where the type is not null.
         images: Columns that are images by their metadata, or may hold them by their type.
         classes: Column -> class names of all files, by number.
-        own_classes: Of each file: column -> its class names, by number.
+        file_classes: Of each file: column -> its class names, by number.
         first: Column -> name of the first file that has it.
         missing: Column -> names of the files that lack it.
     """
@@ -447,7 +452,7 @@ class Columns:
     types: dict[str, pa.DataType] = field(default_factory=dict)
     images: dict[str, bool] = field(default_factory=dict)
     classes: dict[str, Classes] = field(default_factory=dict)
-    own_classes: list[dict[str, Classes]] = field(default_factory=list)
+    file_classes: list[dict[str, Classes]] = field(default_factory=list)
     first: dict[str, str] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)
 
@@ -458,17 +463,18 @@ class Columns:
         for schema, file in zip(schemas, names, strict=True):
             check_unique(schema.names, where=file)
             features = features_of(schema)
-            for one in schema:
-                known, first = columns.types.get(one.name), columns.first.setdefault(one.name, file)
-                if known is None or what_in(known).endswith(NOTHING):
-                    columns.types[one.name] = one.type
-                    known = one.type
-                if not fit(what_in(one.type), what_in(known)):
+            for column in schema:
+                common, first = columns.types.get(column.name), columns.first.setdefault(column.name, file)
+                if common is None or what_in(common).endswith(NOTHING):
+                    columns.types[column.name] = column.type
+                    common = column.type
+                if not fit(what_in(column.type), what_in(common)):
                     raise SourceError(
-                        f"column {one.name!r} has {what_in(known)} ({known}) in {first}, and {what_in(one.type)} "
-                        f"({one.type}) in {file}: write both with one type, or pack them one at a time"
+                        f"column {column.name!r} has {what_in(common)} ({common}) in {first}, and "
+                        f"{what_in(column.type)} ({column.type}) in {file}: write both with one type, or pack them "
+                        "one at a time"
                     )
-                columns._add_image(one.name, one.type, features.get(one.name))
+                columns._add_image(column.name, column.type, features.get(column.name))
             columns._add_classes(schema, features, file)
         pairs = [*zip(schemas, names, strict=True)]
         without = {name: [file for schema, file in pairs if name not in schema.names] for name in columns.types}
@@ -478,9 +484,9 @@ class Columns:
     def changes(self, file: int) -> dict[str, dict[int, int]]:
         """Return place of class numbers -> number in a file -> number of that class in all files, if they differ."""
         return {
-            place: {number: self.classes[place].index(name) for number, name in enumerate(own)}
-            for place, own in self.own_classes[file].items()
-            if own != self.classes[place][: len(own)]
+            place: {class_number: self.classes[place].index(name) for class_number, name in enumerate(classes)}
+            for place, classes in self.file_classes[file].items()
+            if classes != self.classes[place][: len(classes)]
         }
 
     def kind(self, name: str, head: Callable[[], Sequence[Any]]) -> str:
@@ -495,8 +501,8 @@ class Columns:
             are_images = what == f"{LISTS}structs" and is_image(inner_type(kind))
             are_images |= what == f"{LISTS}{BINARY}" and any(map(hold_images, filter(None, head())))
             return Kind.SEVERAL_IMAGES if are_images else Kind.LOSSY
-        known = Kind.LIST if what.startswith(LISTS) else Kind.DECIMAL
-        return next((found for one, found, _ in KINDS if one == what), known)
+        otherwise = Kind.LIST if what.startswith(LISTS) else Kind.DECIMAL
+        return next((kind_of_values for what_of_kind, kind_of_values, _ in KINDS if what_of_kind == what), otherwise)
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Raise an error if a file lacks one of these columns."""
@@ -513,7 +519,7 @@ class Columns:
             for name, files in self.missing.items()
         ] + [
             f"the files have the classes of column {name!r} in different orders: they are matched by name"
-            for name in dict.fromkeys(name for file in range(len(self.own_classes)) for name in self.changes(file))
+            for name in dict.fromkeys(name for file in range(len(self.file_classes)) for name in self.changes(file))
         ]
 
     def _add_image(self, name: str, kind: pa.DataType, feature: Mapping[str, Any] | None) -> None:
@@ -524,20 +530,20 @@ class Columns:
             self.images.setdefault(name, False)
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
-        own = {
-            name: Classes(found)
-            for name, found in class_lists_of({name: features.get(name) for name in schema.names}).items()
-            if found
+        classes_of_file = {
+            name: Classes(names)
+            for name, names in class_lists_of({name: features.get(name) for name in schema.names}).items()
+            if names
         }
-        for place in sorted(own.keys() ^ self.classes.keys()):
+        for place in sorted(classes_of_file.keys() ^ self.classes.keys()):
             name = column_of(place, schema.names)
             if name is not None and self.first[name] != file:
-                one, other = (file, self.first[name]) if place in own else (self.first[name], file)
+                named, unnamed = (file, self.first[name]) if place in classes_of_file else (self.first[name], file)
                 raise SourceError(
-                    f"column {place!r} has class names in {one}, and none in {other}, so its numbers may mean other "
-                    "classes: pack them one at a time, or write them with one list of class names"
+                    f"column {place!r} has class names in {named}, and none in {unnamed}, so its numbers may mean "
+                    "other classes: pack them one at a time, or write them with one list of class names"
                 )
-        for name, classes in own.items():
+        for name, classes in classes_of_file.items():
             first = self.first[column_of(name, schema.names) or name]
             are_disjoint = {*self.classes.get(name, ())}.isdisjoint(classes)
             if name in self.classes and are_disjoint and Path(first).parent != Path(file).parent:
@@ -546,4 +552,4 @@ class Columns:
                     "same images, pack one of them"
                 )
             self.classes[name], _ = self.classes.get(name, Classes()).united(classes)
-        self.own_classes.append(own)
+        self.file_classes.append(classes_of_file)

@@ -26,20 +26,20 @@ def lengths(column: pa.Array) -> list[int | None]:
     if pa.types.is_null(column.type):
         return [None] * len(column)
     is_list = inner_type(column.type) is not None
-    found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
+    sizes: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
     if not is_list or is_list_of_integers(column.type):
-        return found
+        return sizes
     parts = iter(lengths(column.flatten()))
-    return [sum(next(parts) or 0 for _ in range(count)) if count else None for count in found]
+    return [sum(next(parts) or 0 for _ in range(count)) if count else None for count in sizes]
 
 
 def _plain(column: pa.Array) -> pa.Array:
     """Return values without the encodings that some functions of Arrow do not take."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    for view, other in _VIEWS:
+    for view, supported in _VIEWS:
         if column.type == view:
-            return column.cast(other)
+            return column.cast(supported)
     return column
 
 
@@ -69,11 +69,11 @@ def what_in(kind: pa.DataType) -> str:
     return next((what for what, _, tests in KINDS if any(test(kind) for test in tests)), str(kind))
 
 
-def fit(one: str, other: str) -> bool:
+def fit(first: str, second: str) -> bool:
     """Return whether values of two kinds may be in one column."""
-    while one.startswith(LISTS) and other.startswith(LISTS):
-        one, other = one.removeprefix(LISTS), other.removeprefix(LISTS)
-    return one == other or NOTHING in (one, other)
+    while first.startswith(LISTS) and second.startswith(LISTS):
+        first, second = first.removeprefix(LISTS), second.removeprefix(LISTS)
+    return first == second or NOTHING in (first, second)
 
 
 def _without_encoding(kind: pa.DataType) -> pa.DataType:
@@ -98,25 +98,25 @@ def is_list_of_integers(kind: pa.DataType) -> bool:
 
 def is_image(kind: pa.DataType) -> bool:
     """Return whether a type is that of images of ``datasets``."""
-    return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {one.name for one in kind}
+    return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {entry.name for entry in kind}
 
 
-def has_type(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+def has_type(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     """Return whether values are of a wanted type, or have such values inside."""
     kind = _without_encoding(kind)
-    if is_wanted(kind):
+    if test(kind):
         return True
     inner = inner_type(kind)
     if inner is not None:
-        return has_type(inner, is_wanted)
+        return has_type(inner, test)
     if pa.types.is_map(kind):
-        return has_type(kind.key_type, is_wanted) or has_type(kind.item_type, is_wanted)
-    return bool(pa.types.is_struct(kind)) and any(has_type(one.type, is_wanted) for one in kind)
+        return has_type(kind.key_type, test) or has_type(kind.item_type, test)
+    return bool(pa.types.is_struct(kind)) and any(has_type(entry.type, test) for entry in kind)
 
 
 def has_binary(kind: pa.DataType) -> bool:
     """Return whether values of a type are bytes, or contain bytes."""
-    return has_type(kind, lambda one: what_in(one) == BINARY)
+    return has_type(kind, lambda inner: what_in(inner) == BINARY)
 
 
 def hold_images(values: Sequence[Any]) -> bool:
@@ -141,15 +141,15 @@ def further_parts(
 
     Each is (kind, name, why it is left out). The paths of some images (``pathless``) are packed, or there are none.
     """
-    for one in schema:
-        kind = _without_encoding(one.type)
-        if one.name in images and pa.types.is_struct(kind):
-            known = ("bytes", "path") if one.name in pathless else ("bytes",)
-            for part in (part.name for part in kind if part.name not in known):
-                yield "entry", f"{one.name}.{part}", "is an entry of the struct of an image: write it as a column"
-        for key, value in (one.metadata or {}).items():
+    for column in schema:
+        kind = _without_encoding(column.type)
+        if column.name in images and pa.types.is_struct(kind):
+            read_entries = ("bytes", "path") if column.name in pathless else ("bytes",)
+            for part in (part.name for part in kind if part.name not in read_entries):
+                yield "entry", f"{column.name}.{part}", "is an entry of the struct of an image: write it as a column"
+        for key, value in (column.metadata or {}).items():
             if not key.startswith(b"PARQUET:") and not key.startswith(b"ARROW:"):
-                yield _metadata(f"{one.name}@{key.decode(errors='replace')}", value)
+                yield _metadata(f"{column.name}@{key.decode(errors='replace')}", value)
     for key, value in (schema.metadata or {}).items():
         if not key.startswith(_OF_WRITERS):
             yield _metadata(key.decode(errors="replace"), value)

@@ -136,9 +136,11 @@ class Listing:
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes. Labels get the numbers of their names; one without a name keeps it."""
         numbers = classes.numbers()
-        new = [numbers.get(name, number) for number, name in enumerate(self.label_classes)]
+        new = [numbers.get(name, class_number) for class_number, name in enumerate(self.label_classes)]
         if LABELS in self.field_classes:
-            inputs = Inputs(e._replace(labels=tuple(new[one] for one in e.labels or ())) for e in self.inputs)
+            inputs = Inputs(
+                e._replace(labels=tuple(new[class_number] for class_number in e.labels or ())) for e in self.inputs
+            )
             return replace(self, inputs=inputs, field_classes={**self.field_classes, LABELS: ClassList(tuple(classes))})
         inputs = Inputs(
             entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs
@@ -241,7 +243,7 @@ class Collector(Listing):
             missing = np.flatnonzero(~has_label)
             labels = numbered.numbers[has_label] if len(missing) else numbered.numbers
             self.are_labelled = numbered.several is not None or bool(np.ptp(labels))
-            self.skipped += [Skip(inputs[number].path, "has no label") for number in missing.tolist()]
+            self.skipped += [Skip(inputs[index].path, "has no label") for index in missing.tolist()]
             inputs = inputs.with_labels(numbered.numbers, numbered.several)
             inputs = inputs.chosen(np.flatnonzero(has_label)) if len(missing) else inputs
         classes = numbered.classes
@@ -253,7 +255,7 @@ class Collector(Listing):
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += numbered.notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        content = {one.name: getattr(self, one.name) for one in fields(Listing)}
+        content = {attribute.name: getattr(self, attribute.name) for attribute in fields(Listing)}
         return Listing(**{**content, "inputs": inputs, "classes": classes})
 
 
@@ -326,16 +328,16 @@ class Source:
             SourceError: There is nothing to pack, or the source is damaged.
             LabelError: Invalid labels.
         """
-        found = Collector(self.name, self.unit, self.options)
-        self.collect(found)
+        collector = Collector(self.name, self.unit, self.options)
+        self.collect(collector)
         around = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
-        around.leave_out_others(self, found)
-        listing = found.listing()
-        if not found.are_labelled and not self.is_stated:
-            around.check_next_to(self, found)
+        around.leave_out_files(self, collector)
+        listing = collector.listing()
+        if not collector.are_labelled and not self.is_stated:
+            around.check_next_to(self, collector)
         return listing
 
-    def collect(self, found: Collector) -> None:
+    def collect(self, collector: Collector) -> None:
         """Add all that the source has."""
         raise NotImplementedError
 
@@ -347,9 +349,9 @@ class Source:
         """Return why a file below the root with no record in it is not packed; None for a part of the format."""
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else NEXT_TO_IT
 
-    def image_names(self, found: Collector) -> Iterable[str]:
+    def image_names(self, collector: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""
-        return (entry.path for entry in found.inputs)
+        return (entry.path for entry in collector.inputs)
 
     def state(self) -> dict[str, Any] | None:
         """Return what `read` needs besides the arguments of the source, as JSON; None if it must be listed again."""
@@ -475,9 +477,9 @@ class FileTimes:
         self.newest_ns = max(self.newest_ns, other.newest_ns)
         self.future |= other.future
 
-    def add(self, names: Sequence[str], found: Sequence[os.stat_result]) -> None:
+    def add(self, names: Sequence[str], statuses: Sequence[os.stat_result]) -> None:
         """Take note of the times of files."""
-        times = [max(status.st_mtime_ns, status.st_ctime_ns) for status in found]
+        times = [max(status.st_mtime_ns, status.st_ctime_ns) for status in statuses]
         if max(times, default=0) > self.started_ns:
             self.future |= {name: time for name, time in zip(names, times, strict=True) if time > self.started_ns}
             times = [time for time in times if time <= self.started_ns]
@@ -536,7 +538,7 @@ def stamp_files(paths: Iterable[Path]) -> str:
                 digest.update(file.read(_FULLY_HASHED_BYTES))
                 continue
             digest.update(b"%d\n" % status.st_mtime_ns)  # the pieces may miss a change
-            for number in range(_PIECES):
-                file.seek((status.st_size - _PIECE_BYTES) * number // (_PIECES - 1))
+            for piece in range(_PIECES):
+                file.seek((status.st_size - _PIECE_BYTES) * piece // (_PIECES - 1))
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()

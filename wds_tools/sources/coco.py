@@ -131,8 +131,8 @@ class _Reader:
         """Take note of the annotations in a list, and return the position after it."""
         at = self._expect("[", at)
         while self.text[at : at + 1] != "]":
-            one, end = _decode(self.text, at)
-            self._note(one, at)
+            annotation, end = _decode(self.text, at)
+            self._note(annotation, at)
             at = self._next(end, "]")
         return at + 1
 
@@ -164,7 +164,7 @@ class _Reader:
             )
         self._check_references({image["id"] for image in images})
         categories = self._used_categories(categories)
-        numbers = {category["id"]: number for number, category in enumerate(categories)}
+        numbers = {category["id"]: index for index, category in enumerate(categories)}
         names = Classes(str(category.get("name", category["id"])) for category in categories)
         points = {category["id"]: category.get("keypoints") for category in categories}
         for image in images:
@@ -175,27 +175,31 @@ class _Reader:
                 (width or math.inf, height or math.inf),
                 file=self.where,
             )
-        found = self.result.finished()
+        annotations = self.result.finished()
         attributes = [further(category, ("id", "name"), ()) for category in categories]
-        found = replace(found, names=tuple(names), ids=tuple(numbers))
-        found.attributes = tuple(attributes) if any(attributes) else ()
-        found.parts += self._parts()
+        annotations = replace(annotations, names=tuple(names), ids=tuple(numbers))
+        annotations.attributes = tuple(attributes) if any(attributes) else ()
+        annotations.parts += self._parts()
         if self.kinds == _ONLY_LABELS:
-            self._add_labels(found, images, numbers)
-        return found
+            self._add_labels(annotations, images, numbers)
+        return annotations
 
-    def _add_labels(self, found: Annotations, images: Iterable[dict[str, Any]], numbers: Mapping[int, int]) -> None:
+    def _add_labels(
+        self, annotations: Annotations, images: Iterable[dict[str, Any]], numbers: Mapping[int, int]
+    ) -> None:
         """Add the classes of images, of a file whose annotations have nothing else."""
         for image in images:
-            own = (_decode(self.text, start)[0] for start in self.by_image.get(image["id"], ()))
-            found.labels[_file_name(image)] = tuple(found.names[numbers[int(one["category_id"])]] for one in own)
-        attributes = dict.fromkeys(name for one in found.attributes for name in one)
-        found.parts += [
+            labels = (_decode(self.text, start)[0] for start in self.by_image.get(image["id"], ()))
+            annotations.labels[_file_name(image)] = tuple(
+                annotations.names[numbers[int(label["category_id"])]] for label in labels
+            )
+        attributes = dict.fromkeys(name for entries in annotations.attributes for name in entries)
+        annotations.parts += [
             Part("attribute", name, "", "attributes of classes are kept of objects only") for name in attributes
         ]
-        if found.ids != tuple(range(len(found.ids))):
-            found.notes.append(
-                f"class numbers are the positions of categories sorted by id, which begin with {found.ids[0]}"
+        if annotations.ids != tuple(range(len(annotations.ids))):
+            annotations.notes.append(
+                f"class numbers are the positions of categories sorted by id, which begin with {annotations.ids[0]}"
             )
 
     def _parts(self) -> list[Part]:
@@ -203,23 +207,23 @@ class _Reader:
         roles = {"images": "samples", "annotations": "label", "categories": "class names"}
         roles |= {} if are_labels else {"annotations": "json", "categories": "class list"}
         reasons = dict.fromkeys(_DESCRIPTIONS, "describes the file, not its images")
-        other = "is not part of COCO's format"
+        otherwise = "is not part of COCO's format"
         return [
-            Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", reasons.get(name, other))
+            Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", reasons.get(name, otherwise))
             for name in self.values
         ]
 
     def _dicts(self, name: str) -> list[dict[str, Any]]:
         """Return a list of dictionaries whose ids are all different."""
-        found = self.values.get(name, [])
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        entries = self.values.get(name, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise SourceError(f"{self.where}: {name!r} is not a list of objects, as in COCO")
         allowed = (int,) if name == "categories" else (int, str)
-        for one in found:
-            if type(one.get("id")) not in allowed:
-                raise SourceError(f"{self.where}: an entry of {name!r} has id {one.get('id')!r}; allowed are numbers")
-        self._refuse_repeated((one["id"] for one in found), f"id of {name!r}")
-        return sorted(found, key=lambda one: one["id"]) if name == "categories" else found
+        for entry in entries:
+            if type(entry.get("id")) not in allowed:
+                raise SourceError(f"{self.where}: an entry of {name!r} has id {entry.get('id')!r}; allowed are numbers")
+        self._refuse_repeated((entry["id"] for entry in entries), f"id of {name!r}")
+        return sorted(entries, key=lambda entry: entry["id"]) if name == "categories" else entries
 
     def _refuse_repeated(self, values: Iterable[Any], what: str) -> None:
         repeated = [value for value, count in Counter(values).items() if count > 1]
@@ -239,14 +243,14 @@ class _Reader:
         self._refuse_repeated(map(_file_name, images), "'file_name' of 'images'")
         return images
 
-    def _note(self, one: Any, start: int) -> None:
+    def _note(self, annotation: Any, start: int) -> None:
         """Remember to which image an annotation belongs."""
-        if not isinstance(one, dict) or type(one.get("image_id")) not in (int, str):
-            raise SourceError(f"{self.where}: annotation {str(one)[:80]} does not name its image (image_id)")
-        self.by_image.setdefault(one["image_id"], array("q")).append(start)
-        if "id" in one:
-            self.ids.append(one["id"])
-        self._note_kind(one)
+        if not isinstance(annotation, dict) or type(annotation.get("image_id")) not in (int, str):
+            raise SourceError(f"{self.where}: annotation {str(annotation)[:80]} does not name its image (image_id)")
+        self.by_image.setdefault(annotation["image_id"], array("q")).append(start)
+        if "id" in annotation:
+            self.ids.append(annotation["id"])
+        self._note_kind(annotation)
 
     def _check_references(self, images: set[_Id]) -> None:
         """Check ids, and note annotations of unknown images, which are left out."""
@@ -261,54 +265,59 @@ class _Reader:
         if unknown:
             starts = [start for image in unknown for start in self.by_image[image]]
             refused = [_decode(self.text, start)[0] for start in starts]
-            named = [f"annotation {one.get('id', 'without id')} of image {one['image_id']!r}" for one in refused]
+            named = [
+                f"annotation {annotation.get('id', 'without id')} of image {annotation['image_id']!r}"
+                for annotation in refused
+            ]
             self.result.annotations.notes.append(
                 f"{counted(len(starts), 'annotation')} of images that {self.where} does not list, left out: "
                 f"{first_of(named)}"
             )
 
-    def _note_kind(self, one: dict[str, Any]) -> None:
+    def _note_kind(self, annotation: dict[str, Any]) -> None:
         """Remember what kinds of annotations there are, and which categories have any."""
-        segments = one.get("segments_info")
+        segments = annotation.get("segments_info")
         if isinstance(segments, list):
             self.kinds.add("segments")
             parts = [part for part in segments if isinstance(part, dict)]
         else:
-            is_label = not any(name in one for name in _GEOMETRY)
-            self.kinds.add("captions" if _is_caption(one) else "labels" if is_label else "objects")
-            parts = [] if _is_caption(one) else [one]
+            is_label = not any(name in annotation for name in _GEOMETRY)
+            self.kinds.add("captions" if _is_caption(annotation) else "labels" if is_label else "objects")
+            parts = [] if _is_caption(annotation) else [annotation]
         for part in parts:
             category = part.get("category_id")
             if isinstance(category, float) and category.is_integer():
                 category = int(category)
             if type(category) is not int:
                 raise SourceError(
-                    f"{self.where}: annotation {one.get('id', '')!r} has category_id {category!r}; allowed are the ids "
-                    "of 'categories'"
+                    f"{self.where}: annotation {annotation.get('id', '')!r} has category_id {category!r}; allowed are "
+                    "the ids of 'categories'"
                 )
-            self.used.setdefault(category, one.get("id", one["image_id"]))
+            self.used.setdefault(category, annotation.get("id", annotation["image_id"]))
             box = part.get("bbox")
-            numbers = [number for number in box if type(number) in (int, float)] if isinstance(box, list) else ()
-            self.largest = max(self.largest, *numbers, 0)
+            edges = [edge for edge in box if type(edge) in (int, float)] if isinstance(box, list) else ()
+            self.largest = max(self.largest, *edges, 0)
 
     def _used_categories(self, categories: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the categories. Unused ones with the name of another one, as Roboflow writes them, are left out."""
-        known = {category["id"] for category in categories}
-        unknown = [category for category in self.used if category not in known]
+        ids = {category["id"] for category in categories}
+        unknown = [category for category in self.used if category not in ids]
         if unknown:
             raise SourceError(
                 f"{self.where}: annotation {self.used[unknown[0]]!r} has category {unknown[0]}, which is not among the "
-                f"{len(known)} of 'categories': add it to them"
+                f"{len(ids)} of 'categories': add it to them"
             )
         names = Counter(category.get("name") for category in categories)
-        left_out = [one for one in categories if names[one.get("name")] > 1 and one["id"] not in self.used]
+        left_out = [
+            category for category in categories if names[category.get("name")] > 1 and category["id"] not in self.used
+        ]
         if len(left_out) < len(categories):
-            for one in left_out:
+            for category in left_out:
                 self.result.annotations.notes.append(
-                    f"category {one['id']} has no annotation, and the same name as another one, {one.get('name')!r}: "
-                    "left out"
+                    f"category {category['id']} has no annotation, and the same name as another one, "
+                    f"{category.get('name')!r}: left out"
                 )
-            categories = [one for one in categories if one not in left_out]
+            categories = [category for category in categories if category not in left_out]
         return categories
 
     def _maker(
@@ -325,15 +334,15 @@ class _Reader:
             captions: list[str] = []
             labelled: list[dict[str, Any]] = []
             for start in starts:
-                one, _ = _decode(self.text, start)
-                if isinstance(one.get("segments_info"), list):
-                    self._add_panoptic(image, one)
-                    objects += [_object(part, numbers, points, image) for part in one["segments_info"]]
-                elif _is_caption(one):
-                    captions.append(one["caption"])
+                annotation, _ = _decode(self.text, start)
+                if isinstance(annotation.get("segments_info"), list):
+                    self._add_panoptic(image, annotation)
+                    objects += [_object(part, numbers, points, image) for part in annotation["segments_info"]]
+                elif _is_caption(annotation):
+                    captions.append(annotation["caption"])
                 elif self.kinds != _ONLY_LABELS:
-                    objects.append(_object(one, numbers, points, image))
-                elif more := further(one, ("id", "image_id", "category_id", *_GEOMETRY), ()):
+                    objects.append(_object(annotation, numbers, points, image))
+                elif more := further(annotation, ("id", "image_id", "category_id", *_GEOMETRY), ()):
                     labelled.append(more)
             has_objects = self.kinds & {"objects", "segments"} or ("annotations" in self.values and bool(numbers))
             return (
@@ -345,14 +354,14 @@ class _Reader:
 
         return make
 
-    def _add_panoptic(self, image: dict[str, Any], one: dict[str, Any]) -> None:
-        if not isinstance(one.get("file_name"), str):
+    def _add_panoptic(self, image: dict[str, Any], annotation: dict[str, Any]) -> None:
+        if not isinstance(annotation.get("file_name"), str):
             raise SourceError("its panoptic annotation does not name a PNG (file_name)")
-        self.result.annotations.fields[_file_name(image)] = {"panoptic.png": one["file_name"]}
+        self.result.annotations.fields[_file_name(image)] = {"panoptic.png": annotation["file_name"]}
 
 
-def _is_caption(one: dict[str, Any]) -> bool:
-    return isinstance(one.get("caption"), str) and not one.get("bbox") and not one.get("segmentation")
+def _is_caption(annotation: dict[str, Any]) -> bool:
+    return isinstance(annotation.get("caption"), str) and not (annotation.get("bbox") or annotation.get("segmentation"))
 
 
 def _side(image: dict[str, Any], side: str) -> int:
@@ -370,28 +379,28 @@ def _file_name(image: dict[str, Any]) -> str:
 
 
 def _object(
-    one: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any], image: dict[str, Any]
+    annotation: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any], image: dict[str, Any]
 ) -> Object:
     try:
-        return _checked_object(one, numbers, points)
+        return _checked_object(annotation, numbers, points)
     except SourceError as error:
-        named = f"annotation {one['id']}" if "id" in one else f"an annotation of image {image['id']}"
+        named = f"annotation {annotation['id']}" if "id" in annotation else f"an annotation of image {image['id']}"
         raise SourceError(f"{named} has {error}") from error
 
 
-def _checked_object(one: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any]) -> Object:
-    category = int(one["category_id"])
-    outline = _outline(one.get("segmentation"))
-    made: Object = {"box": _box(one, outline), "category": numbers[category], **outline}
-    crowd = one.get("iscrowd") or 0
+def _checked_object(annotation: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any]) -> Object:
+    category = int(annotation["category_id"])
+    outline = _outline(annotation.get("segmentation"))
+    made: Object = {"box": _box(annotation, outline), "category": numbers[category], **outline}
+    crowd = annotation.get("iscrowd") or 0
     if crowd not in (0, 1):
         raise SourceError(f"iscrowd {crowd!r}; allowed are 0 and 1")
     if crowd:
         made["crowd"] = True
-    if one.get("keypoints"):
-        made["keypoints"] = _keypoints(one["keypoints"], points[category])
+    if annotation.get("keypoints"):
+        made["keypoints"] = _keypoints(annotation["keypoints"], points[category])
     used = ("image_id", "category_id", "bbox", "segmentation", "iscrowd", "keypoints")
-    return made | further(one, used, OBJECT_KEYS)
+    return made | further(annotation, used, OBJECT_KEYS)
 
 
 def _outline(segmentation: Any) -> dict[str, Any]:
@@ -408,9 +417,9 @@ def _outline(segmentation: Any) -> dict[str, Any]:
     return {"polygons": polygons} if polygons else {}
 
 
-def _box(one: dict[str, Any], outline: dict[str, Any]) -> list[float]:
-    if one.get("bbox"):
-        return list(box_from_size(*box_of(one["bbox"])))
+def _box(annotation: dict[str, Any], outline: dict[str, Any]) -> list[float]:
+    if annotation.get("bbox"):
+        return list(box_from_size(*box_of(annotation["bbox"])))
     if "polygons" in outline:
         return list(bounding_box(outline["polygons"]))
     if "rle" in outline:
@@ -433,42 +442,42 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     Objects with the same id become one with the attributes of both, as those of ``person_keypoints`` and ``instances``.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
-    if any(ids and name != ids.get(number) for number, name in zip(second.ids, second.names, strict=True)):
+    if any(ids and name != ids.get(source_id) for source_id, name in zip(second.ids, second.names, strict=True)):
         raise SourceError(f"{where} has categories that differ from those of the other files: pack them separately")
-    main, other = (first, second) if len(first.names) >= len(second.names) else (second, first)
-    numbers = {number: main.ids.index(source_id) for number, source_id in enumerate(other.ids)}
+    main, added = (first, second) if len(first.names) >= len(second.names) else (second, first)
+    numbers = {index: main.ids.index(source_id) for index, source_id in enumerate(added.ids)}
     images = dict(main.images)
-    for name, data in other.images.items():
+    for name, data in added.images.items():
         images[name] = _merged_facts(images.get(name), data, numbers)
-    skipped = [*main.skipped, *other.skipped]
+    skipped = [*main.skipped, *added.skipped]
     for skip in skipped:
         images.pop(skip.path, None)
-    attributes = _merged_attributes(main, other, numbers)
+    attributes = _merged_attributes(main, added, numbers)
     return Annotations(
-        main.names, main.ids, attributes, images, {**main.fields, **other.fields}, {**main.labels, **other.labels},
-        list(dict.fromkeys(skipped)), [*main.parts, *other.parts], [*main.notes, *other.notes],
+        main.names, main.ids, attributes, images, {**main.fields, **added.fields}, {**main.labels, **added.labels},
+        list(dict.fromkeys(skipped)), [*main.parts, *added.parts], [*main.notes, *added.notes],
     )  # fmt: skip
 
 
-def _merged_attributes(main: Annotations, other: Annotations, numbers: Mapping[int, int]) -> tuple[dict[str, Any], ...]:
-    if not main.attributes and not other.attributes:
+def _merged_attributes(main: Annotations, added: Annotations, numbers: Mapping[int, int]) -> tuple[dict[str, Any], ...]:
+    if not main.attributes and not added.attributes:
         return ()
-    found = [dict(one) for one in main.attributes or [{}] * len(main.names)]
-    for number, one in enumerate(other.attributes):
-        found[numbers[number]] = one | found[numbers[number]]
-    return tuple(found)
+    attributes = [dict(entries) for entries in main.attributes or [{}] * len(main.names)]
+    for index, entries in enumerate(added.attributes):
+        attributes[numbers[index]] = entries | attributes[numbers[index]]
+    return tuple(attributes)
 
 
 def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]) -> bytes:
     facts, more = unpacked(first) if first else {}, unpacked(second)
     objects = list(facts.get("objects", ()))
-    position = {one["id"]: i for i, one in enumerate(objects) if "id" in one}
-    for one in more.get("objects", ()):
-        one["category"] = numbers[one["category"]]
-        if (i := position.get(one.get("id"))) is not None:
-            objects[i] = one | objects[i]
+    position = {entry["id"]: i for i, entry in enumerate(objects) if "id" in entry}
+    for entry in more.get("objects", ()):
+        entry["category"] = numbers[entry["category"]]
+        if (i := position.get(entry.get("id"))) is not None:
+            objects[i] = entry | objects[i]
         else:
-            objects.append(one)
+            objects.append(entry)
     together = more | facts
     if "objects" in together:
         together["objects"] = objects

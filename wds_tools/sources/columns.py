@@ -54,8 +54,8 @@ def usual_columns(
             f"{where} has no {columns[role]!r} for the {role}; it has {first_few(map(repr, names), _SHOWN) or 'none'}"
         )
     by_words = {_CHANGE_OF_WORD.sub("_", name).lower(): name for name in reversed(names)}
-    found = {**by_words, **{name.lower(): name for name in reversed(names)}}
-    return list(dict.fromkeys(found[usual] for usual in _USUAL_NAMES[role].split() if usual in found))
+    by_name = {**by_words, **{name.lower(): name for name in reversed(names)}}
+    return list(dict.fromkeys(by_name[usual] for usual in _USUAL_NAMES[role].split() if usual in by_name))
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
@@ -83,8 +83,8 @@ def no_image_error(where: str, names: Iterable[str], what: str = "column", hint:
 
 def pixel_columns(names: Iterable[str]) -> list[str]:
     """Return the columns that have one pixel each, such as ``pixel0`` and ``pixel1``; empty if there is one at most."""
-    found = list(filter(_PIXEL.fullmatch, names))
-    return found if len(found) > 1 else []
+    columns = list(filter(_PIXEL.fullmatch, names))
+    return columns if len(columns) > 1 else []
 
 
 def pixels_error(where: str, name: str, what: str = "column") -> SourceError:
@@ -151,8 +151,8 @@ def json_or(otherwise: Any, data: bytes | memoryview) -> Any:
 
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
     """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
-    found = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
-    return found if isinstance(found, dict) else None
+    value = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
+    return value if isinstance(value, dict) else None
 
 
 def note_on_labels(jsons: Iterable[bytes], texts: Sequence[bytes]) -> list[str]:
@@ -164,11 +164,11 @@ def note_on_labels(jsons: Iterable[bytes], texts: Sequence[bytes]) -> list[str]:
     []
     """
     objects = [json_object(data) or {} for data in jsons]
-    found = [f"json:{entry}" for one in objects for entry in usual_columns(LABEL, one)]
+    candidates = [f"json:{entry}" for entries in objects for entry in usual_columns(LABEL, entries)]
     words = [data.strip() for data in texts]
     if len({*words}) < len(words) and all(map(_LABEL_WORD.fullmatch, words)):  # such as class numbers
-        found.append("txt")
-    places = ", ".join(f"--label {place}" for place in dict.fromkeys(found))
+        candidates.append("txt")
+    places = ", ".join(f"--label {place}" for place in dict.fromkeys(candidates))
     note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
     return [note] if places else []
 

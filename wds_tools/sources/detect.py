@@ -64,9 +64,9 @@ def open_source(
     kind = _without_alias(kind)
     options = replace(options or SourceOptions(), kind=kind)
     if isinstance(src, str) and is_url(src):
-        found, objects = (kind or detected, None) if kind or detected else _detect_remote(src, options.remote)
-        _check_remote_kind(src, found)
-        source = _open(src, found, options, given=kind is not None)
+        kind_of_source, objects = (kind or detected, None) if kind or detected else _detect_remote(src, options.remote)
+        _check_remote_kind(src, kind_of_source)
+        source = _open(src, kind_of_source, options, given=kind is not None)
         if objects is not None and isinstance(source, TreeSource) and isinstance(source.tree, RemoteTree):
             source.tree.take(objects)
         return source
@@ -77,8 +77,8 @@ def open_source(
     path = Path(src)
     with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
         _check_exists(path, kind)
-        found = kind or detected or detect(path)
-    return _open(path, found, options, given=kind is not None)
+        kind_of_source = kind or detected or detect(path)
+    return _open(path, kind_of_source, options, given=kind is not None)
 
 
 def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> dict[str, Source]:
@@ -88,30 +88,30 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
         return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}
     try:
         source = open_source(src, kind=kind, options=options)
-        found = dict(source.splits())
+        splits = dict(source.splits())
     except SplitsError as error:
         if not error.places:
             raise
         places = error.places.items()
     else:
-        if not found:
+        if not splits:
             raise SourceError(f"{source.name} cannot be packed with --split folders: {source.no_splits}")
-        return found
+        return splits
     return {split: open_source(place, kind=kind, options=options) for split, place in places}
 
 
 def _open(src: Any, kind: str, options: SourceOptions, *, given: bool) -> Source:
     """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
-    found: Source
+    source: Source
     if kind in _TREES:
-        found = TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
+        source = TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
     elif kind in _ANNOTATED or (kind == "table" and _is_tree(src)):
         tree = "tar" if is_tar(str(src)) else "zip" if is_zip(str(src)) else "folder"
-        found = TreeSource(src, options, tree=tree, layout=kind)
+        source = TreeSource(src, options, tree=tree, layout=kind)
     else:
-        found = imported(KINDS[kind].source)(src, options)
-    found.detected = kind
-    return found
+        source = imported(KINDS[kind].source)(src, options)
+    source.detected = kind
+    return source
 
 
 def _is_tree(src: str | Path) -> bool:
@@ -126,14 +126,14 @@ def without_file_scheme(src: Any) -> Any:
 
 def _kind_of_object(src: Any, kind: str | None) -> str:
     """Return whether an object is packed as a stream or by ``[]``."""
-    found = "stream" if is_stream(src) else "object"
+    kind_of_src = "stream" if is_stream(src) else "object"
     if isinstance(src, Mapping) and kind != "object":
         raise OptionError(
             f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack one of them, such as one split"
         )
-    if kind not in (None, found):
+    if kind not in (None, kind_of_src):
         raise OptionError(f"kind={kind!r} cannot read a {type(src).__name__}: omit kind, or pass a path")
-    return found
+    return kind_of_src
 
 
 def _check_remote_kind(url: str, kind: str) -> None:
@@ -149,11 +149,11 @@ def _detect_remote(url: str, remote: RemoteOptions) -> tuple[str, FileList | Non
     """Return the kind of a URL: that of the first archive, or a folder of images, with the objects in it."""
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote), None
-    found = objects_below(url, remote)
-    check_not_empty(found, url, remote)
-    if any(is_image_name(path) and not _is_hidden(path) for path in found.paths):
-        return "folder", found
-    tars = islice((file for file in found if is_tar(file.path) and not _is_hidden(file.path)), _MAX_ARCHIVES)
+    objects = objects_below(url, remote)
+    check_not_empty(objects, url, remote)
+    if any(is_image_name(path) and not _is_hidden(path) for path in objects.paths):
+        return "folder", objects
+    tars = islice((file for file in objects if is_tar(file.path) and not _is_hidden(file.path)), _MAX_ARCHIVES)
     if archives := [RemoteFile(f"{url.rstrip('/')}/{file.path}", file.size, file.version) for file in tars]:
         return _kind_of_archives(archives, remote), None
     raise SourceError(
@@ -170,10 +170,10 @@ def _without_alias(kind: str | None) -> str | None:
     if kind is None:
         return None
     name = kind.lower()
-    found = next((known for known, one in KINDS.items() if name in (known, *one.aliases)), None)
-    if found is None:
+    canonical = next((key for key, form in KINDS.items() if name in (key, *form.aliases)), None)
+    if canonical is None:
         raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
-    return found
+    return canonical
 
 
 def _check_exists(path: Path, kind: str | None) -> None:
@@ -242,9 +242,10 @@ def _other_format(path: Path) -> OtherFormat | None:
         with path.open("rb") as file:
             return refused_format([path.name], file.read(HEAD_BYTES))
     there = sorted(islice(path.glob("*"), _MAX_NAMES))
-    found = refused_format([f"{path.name}/", *(f"{one.name}/" for one in there if one.is_dir()), *_file_names(path)])
-    first = next((one for one in there if one.is_file() and not one.suffix), None)  # such as train of CIFAR-100
-    return found if found or first is None else _other_format(first)
+    folders = [path, *(entry for entry in there if entry.is_dir())]
+    refused = refused_format([*(f"{folder.name}/" for folder in folders), *_file_names(path)])
+    first = next((entry for entry in there if entry.is_file() and not entry.suffix), None)  # such as train of CIFAR-100
+    return refused if refused or first is None else _other_format(first)
 
 
 def _split_folders(path: Path) -> list[Path]:
@@ -272,7 +273,7 @@ def _file_names(path: Path, levels: int = 2) -> Iterator[str]:
         yield path.name
         return
     for level in range(levels):
-        yield from (found.name for found in islice(path.glob("*/" * level + "*"), _MAX_NAMES) if found.is_file())
+        yield from (entry.name for entry in islice(path.glob("*/" * level + "*"), _MAX_NAMES) if entry.is_file())
 
 
 def _is_file(*extensions: str) -> Callable[[Path], bool]:
@@ -303,8 +304,8 @@ def _is_table(path: str | Path) -> bool:
 
 
 def _is_arrow(path: Path) -> bool:
-    is_other = path.is_file() and _other_format(path) is not None  # Feather version 1
-    return _has_extension(".arrow", ".feather", ".ipc")(path) and not is_other
+    is_refused = path.is_file() and _other_format(path) is not None  # Feather version 1
+    return _has_extension(".arrow", ".feather", ".ipc")(path) and not is_refused
 
 
 def _is_parquet(path: Path) -> bool:
@@ -332,7 +333,7 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
     """Return a function that tests for an archive, or the first ones in a folder, whether one has samples of a kind."""
 
     def test(path: Path) -> bool:
-        tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
+        tars = [path] if path.is_file() else sorted(file for file in path.glob("*") if is_tar(file.name))
         if not tars or not is_tar(tars[0].name):
             return False
         return _kind_of_archives(tars, is_indexed=_is_indexed(path)) == kind
@@ -366,7 +367,7 @@ def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = Non
 def _are_samples(names: Sequence[str], split: Callable[[str], tuple[str, str] | None]) -> bool:
     """Return whether members are fields of samples: two in a row have one key, or one is named ``cls``."""
     parts = [part for name in names if (part := split(name))]
-    same_key = any(one == two for (one, _), (two, _) in pairwise(parts))
+    same_key = any(key == next_key for (key, _), (next_key, _) in pairwise(parts))
     return same_key or any(field == "cls" for _, field in parts)
 
 
@@ -488,11 +489,11 @@ KINDS: dict[str, Format] = {
 
 def names_of_kinds() -> dict[str, str]:
     """Return all names that ``--from`` accepts, sorted, and what they are."""
-    found = [(kind, one) for kind, one in KINDS.items() if kind not in _PYTHON_KINDS]
-    return dict(sorted((name, one.what) for kind, one in found for name in (kind, *one.aliases)))
+    kinds = [(kind, form) for kind, form in KINDS.items() if kind not in _PYTHON_KINDS]
+    return dict(sorted((name, form.what) for kind, form in kinds for name in (kind, *form.aliases)))
 
 
 def _all_names() -> str:
     """Return the names that ``--from`` accepts as text: each kind with its aliases in parentheses."""
-    kinds = sorted((kind, one.aliases) for kind, one in KINDS.items() if kind not in _PYTHON_KINDS)
+    kinds = sorted((kind, form.aliases) for kind, form in KINDS.items() if kind not in _PYTHON_KINDS)
     return ", ".join(f"{kind} ({', '.join(aliases)})" if aliases else kind for kind, aliases in kinds)

@@ -185,8 +185,8 @@ class _Tree:
     def _check_filters(self, name: str, item: Any) -> None:
         """Check that the compression of a dataset can be undone."""
         properties = item.id.get_create_plist()
-        for number in range(properties.get_nfilters()):
-            code, _, _, text = properties.get_filter(number)
+        for position in range(properties.get_nfilters()):
+            code, _, _, text = properties.get_filter(position)
             if not self._h5py.h5z.filter_avail(code):
                 raise SourceError(
                     f"{self._path}: {name!r} is compressed with filter {code} ({text.decode(errors='replace')}), which "
@@ -225,34 +225,34 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     for name, item in tree.datasets.items():
         if name.startswith(inside):
             groups.setdefault(name.rpartition("/")[0], {})[name] = item
-    found = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
+    classes = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
     deep = [item for item in tree.datasets.values() if item.ndim > 2 and not _is_one_image(item)]
-    if not found or deep or any(array_kind(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
+    if not classes or deep or any(array_kind(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
         return None  # an array has rows of images
-    _check_groups(found, inside, where)
+    _check_groups(classes, inside, where)
     for group, items in groups.items():
-        if group not in found and any(map(_is_one_image, items.values())):
-            other = next(name for name, item in items.items() if not _is_one_image(item))
+        if group not in classes and any(map(_is_one_image, items.values())):
+            not_image = next(name for name, item in items.items() if not _is_one_image(item))
             raise SourceError(
-                f"{where} has images in group {group!r}, but also {other!r}, which is not an image; allowed are groups "
-                "with only one dataset per image: remove it, or save all images in one array"
+                f"{where} has images in group {group!r}, but also {not_image!r}, which is not an image; allowed are "
+                "groups with only one dataset per image: remove it, or save all images in one array"
             )
-    images = {name: item for items in found.values() for name, item in items.items()}
+    images = {name: item for items in classes.values() for name, item in items.items()}
     contents = _without_references(tree)
     contents.arrays = {chosen or "images": of_items([*map(_image, images.values())]), "name": np.array(list(images))}
     contents.labels = [class_name(name[len(inside) :].partition("/")[0]) for name in images]
-    contents.used = [("group", group, "class") for group in found]
-    others = [name for name in tree.datasets if name not in images]
-    contents.unusable += [Unusable("array", name, "is not in a group of images") for name in others]
+    contents.used = [("group", group, "class") for group in classes]
+    not_in_groups = [name for name in tree.datasets if name not in images]
+    contents.unusable += [Unusable("array", name, "is not in a group of images") for name in not_in_groups]
     contents.unusable += [Unusable("attribute", name, "is an attribute") for name in tree.attributes]
     return contents
 
 
-def _check_groups(found: Mapping[str, Mapping[str, Any]], inside: str, where: str) -> None:
+def _check_groups(groups: Mapping[str, Mapping[str, Any]], inside: str, where: str) -> None:
     """Check that groups with one dataset per image are classes."""
-    paths = {group: group[len(inside) :] for group in found}
-    example = next(iter(next(iter(found.values()))))
-    inner = {frozenset(name.rpartition("/")[2] for name in items) for items in found.values()}
+    paths = {group: group[len(inside) :] for group in groups}
+    example = next(iter(next(iter(groups.values()))))
+    inner = {frozenset(name.rpartition("/")[2] for name in items) for items in groups.values()}
     roles = [name for names in inner for name in names if role_rank(name, IMAGE) or role_rank(name, LABEL)]
     if len(inner) == 1 and roles:
         raise SourceError(
@@ -300,7 +300,7 @@ def _is_one_image(item: Any) -> bool:
 def _matlab_contents(file: Any, tree: _Tree) -> Contents:
     """Return the variables of a file as arrays, with a row for each image."""
     hidden = sorted({name.partition("/")[0] for name in tree.datasets | tree.references if name.startswith("#")})
-    found = Contents(
+    contents = Contents(
         unusable=[part for part in tree.contents.unusable if not part.name.startswith("#")],
         used=[("group", name, "contents of cells") for name in hidden],
         counts_from_one=True,
@@ -312,16 +312,16 @@ def _matlab_contents(file: Any, tree: _Tree) -> Contents:
         try:
             value = _variable(file, item)
         except SourceError as error:
-            found.refuse(name, error)
+            contents.refuse(name, error)
             continue
         if isinstance(value, str):
-            found.unusable.append(Unusable("array", name, "is a single text, not one for each image"))
+            contents.unusable.append(Unusable("array", name, "is a single text, not one for each image"))
         elif value is item:
             large[name] = item
         else:
-            found.arrays[name] = value
-    _orient(found, large)
-    return found
+            contents.arrays[name] = value
+    _orient(contents, large)
+    return contents
 
 
 def _variable(file: Any, item: Any) -> Any:
@@ -392,10 +392,10 @@ def _cell(item: Any) -> Rows:
     return Rows(shape, item.dtype, lambda part: item[()].T.reshape(shape)[part])
 
 
-def _orient(found: Contents, large: Mapping[str, Any]) -> None:
+def _orient(contents: Contents, large: Mapping[str, Any]) -> None:
     """Add arrays with several axes, the rows first."""
-    lengths = {array.shape[0] for array in found.arrays.values()}
-    counts = {array.shape[0] for array in found.arrays.values() if array.dtype == object or array.ndim > 1}
+    lengths = {array.shape[0] for array in contents.arrays.values()}
+    counts = {array.shape[0] for array in contents.arrays.values() if array.dtype == object or array.ndim > 1}
     shapes = {name: tuple(reversed(item.shape)) for name, item in large.items()}
     axes: dict[str, int | None] = {}
     for name, shape in sorted(shapes.items(), key=lambda entry: -len(entry[1])):  # four axes show the number of images
@@ -407,13 +407,13 @@ def _orient(found: Contents, large: Mapping[str, Any]) -> None:
         first, last = shapes[name][0] in counts, shapes[name][-1] in counts
         axis = axes.get(name, -1 if last and not first else None if first and last else 0)
         if axis is None:
-            found.refuse(
+            contents.refuse(
                 name,
                 f"is of size {_size(item)}, and it is not clear whether its first or its last size is the number of "
                 "images: save it as [H, W, C, N], and labels as long",
             )
         else:
-            found.arrays[name] = _oriented(item, axis)
+            contents.arrays[name] = _oriented(item, axis)
 
 
 def _row_axis(shape: tuple[int, ...], lengths: set[int]) -> int | None:

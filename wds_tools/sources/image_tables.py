@@ -89,8 +89,9 @@ class SplitRows(NamedTuple):
 
     def rows(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
         """Yield the location, the row and the image of each row of the split."""
-        for (location, row), image, own in zip(self.table.rows.rows(), self.table.images, self.is_member, strict=True):
-            if own:
+        rows = self.table.rows.rows()
+        for (location, row), image, is_member in zip(rows, self.table.images, self.is_member, strict=True):
+            if is_member:
                 yield location, row, image
 
 
@@ -103,16 +104,16 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
         return []
     images = without_masks(files)[0]
     named = (_named(files, options, file, images, RowNames(images)) for file in texts)
-    found = _joined([table for table in named if table is not None])
+    tables = _joined([table for table in named if table is not None])
     claimed: set[str] = set()
     kept = []
-    for table in sorted(found, key=lambda table: -len(list(filter(None, table.images)))):
-        own = list(filter(None, table.images))
-        more = {image.path for image in own} - claimed
-        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or len(more) > 1:
+    for table in sorted(tables, key=lambda table: -len(list(filter(None, table.images)))):
+        table_images = list(filter(None, table.images))
+        more = {image.path for image in table_images} - claimed
+        if len(tables) == 1 or split_of_table(table.file.path) or are_most(table_images, images) or len(more) > 1:
             claimed |= more  # a table of one image describes it
             kept.append(table)
-    return [table for table in found if table in kept]
+    return [table for table in tables if table in kept]
 
 
 def _joined(tables: Sequence[Named]) -> list[Named]:
@@ -123,28 +124,28 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
         is_part = all(image is not None and posixpath.dirname(image.path) == folder for image in table.images)
         form = (split_of_table(table.file.path), table.image, *table.rows.columns) if is_part else table.file.path
         by_form.setdefault(form, []).append(table)
-    found = []
-    for first, *others in by_form.values():
-        folders = {posixpath.dirname(one.file.path) for one in (first, *others)}
-        if not others or len(folders) <= len(others) or not all(one.rows.continues(first.rows) for one in others):
-            found += [first, *others]
+    whole = []
+    for first, *further in by_form.values():
+        folders = {posixpath.dirname(part.file.path) for part in (first, *further)}
+        if not further or len(folders) <= len(further) or not all(part.rows.continues(first.rows) for part in further):
+            whole += [first, *further]
             continue
-        rows = first.rows.followed_by(one.rows for one in others)
-        images = [image for one in (first, *others) for image in one.images]
-        found.append(Named(first.file, rows, first.image, images, tuple(one.file for one in others)))
-    return found
+        rows = first.rows.followed_by(part.rows for part in further)
+        images = [image for part in (first, *further) for image in part.images]
+        whole.append(Named(first.file, rows, first.image, images, tuple(part.file for part in further)))
+    return whole
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
     """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
     try:
-        found = table_in(file.path, data, options.encoding)
+        table_and_head = table_in(file.path, data, options.encoding)
     except SourceError as error:
         raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
-    if found is None:
+    if table_and_head is None:
         return None
-    rows, head = found
+    rows, head = table_and_head
     is_json = file.path.lower().endswith(".json")
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
@@ -167,18 +168,18 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
 
 def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> None:
     """Check that no other value in rows, also in lists and objects, names another image than the id of its row."""
-    other: dict[str, list[str]] = {}
+    other_names: dict[str, list[str]] = {}
     for row in rows:
-        own = names.find(row.get(image), table=table)
-        waiting = [(column, value) for column, value in row.items() if column != image and own is not None]
+        row_image = names.find(row.get(image), table=table)
+        waiting = [(column, value) for column, value in row.items() if column != image and row_image is not None]
         while waiting:
             column, value = waiting.pop()
             if isinstance(value, (dict, list)):
-                waiting += [(column, one) for one in (value.values() if isinstance(value, dict) else value)]
-            elif own is not None and _stem_in(value, names) not in ("", stem_of(own.path)):
-                other.setdefault(column, []).append(str(value))
-    if other:
-        column, values = next(iter(other.items()))
+                waiting += [(column, entry) for entry in (value.values() if isinstance(value, dict) else value)]
+            elif row_image is not None and _stem_in(value, names) not in ("", stem_of(row_image.path)):
+                other_names.setdefault(column, []).append(str(value))
+    if other_names:
+        column, values = next(iter(other_names.items()))
         ids = some_of([row.get(image) for row in rows])
         raise SourceError(
             f"{table} has names of images in {image!r} ({ids}), and names of other images in {column!r} of the same "
@@ -211,10 +212,11 @@ def _with_captions(table: Named) -> Named:
         return table
     rows = [row for _, row in table.rows.rows()]
     of_image: dict[str, list[int]] = {}
-    for number, (row, image) in enumerate(zip(rows, table.images, strict=True)):
-        of_image.setdefault(f"/{row.get(table.image)}" if image is None else image.path, []).append(number)
-    several = [[rows[number] for number in own] for own in of_image.values() if len(own) > 1]
-    varied = [name for name in table.rows.columns if name != table.image and any(_differ(name, own) for own in several)]
+    for index, (row, image) in enumerate(zip(rows, table.images, strict=True)):
+        of_image.setdefault(f"/{row.get(table.image)}" if image is None else image.path, []).append(index)
+    several = [[rows[index] for index in indexes] for indexes in of_image.values() if len(indexes) > 1]
+    further = [name for name in table.rows.columns if name != table.image]
+    varied = [name for name in further if any(_differ(name, image_rows) for image_rows in several)]
     numbered = [name for name in varied if _ROW_NUMBER.search(name.lower()) or name in table.rows.unnamed]
     texts = [name for name in varied if _CAPTION.search(name.lower()) and name not in numbered]
     is_other = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
@@ -223,15 +225,17 @@ def _with_captions(table: Named) -> Named:
     is_only = len(texts) == 1 and CAPTIONS not in table.rows.columns
     names = {name: CAPTIONS if is_only and name in texts else name for name in varied}
     joined = []
-    for own in of_image.values():
-        row = {name: value for name, value in rows[own[0]].items() if name not in names}
-        lists = {new: [rows[number].get(name) for number in own] for name, new in names.items()}
-        joined.append(row | {name: [one for one in values if one not in (None, "")] for name, values in lists.items()})
+    for indexes in of_image.values():
+        row = {name: value for name, value in rows[indexes[0]].items() if name not in names}
+        lists = {new: [rows[index].get(name) for index in indexes] for name, new in names.items()}
+        joined.append(
+            row | {name: [value for value in values if value not in (None, "")] for name, values in lists.items()}
+        )
     images = counted(len(several), "image")
     note = f"{table.file.path!r} has several rows for {images}: {quoted(names.values())} are lists in json"
     columns = [names.get(name, name) for name in table.rows.columns]
-    found = [table.images[own[0]] for own in of_image.values()]
-    return replace(table, rows=table.rows.with_rows(columns, joined), images=found, notes=(note,))
+    images_of_rows = [table.images[indexes[0]] for indexes in of_image.values()]
+    return replace(table, rows=table.rows.with_rows(columns, joined), images=images_of_rows, notes=(note,))
 
 
 def _differ(column: str, rows: Sequence[Row]) -> bool:
@@ -261,22 +265,22 @@ def _image_column(
         return options.columns[IMAGE] if options.columns[IMAGE] in columns else None
     if posixpath.splitext(posixpath.basename(table))[0] == "metadata" and "file_name" in columns:
         return "file_name"
-    found = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
-    paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
-    found = paths or found
-    found = [name for name in usual_columns(IMAGE, found) if name in found] or found
+    image_columns = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
+    paths = [name for name in image_columns if any(names_a_file(row.get(name)) for row in head)]
+    image_columns = paths or image_columns
+    image_columns = [name for name in usual_columns(IMAGE, image_columns) if name in image_columns] or image_columns
     values = {name: [row.get(name) for row in head] for name in columns}
-    if found and not paths:  # ids of rows may be names of other images
+    if image_columns and not paths:  # ids of rows may be names of other images
         usual = [name for name in usual_columns(IMAGE, columns) if any(map(names_a_file, values[name]))]
         if usual:
-            raise ambiguous(IMAGE, table, {name: some_of(values[name]) for name in (*usual, *found)})
-    if len(found) < 2:
-        return next(iter(found), None)
-    values = {name: values[name] for name in found}
-    same = {tuple(names.find(value, table=table) for value in values[name]) for name in found}
+            raise ambiguous(IMAGE, table, {name: some_of(values[name]) for name in (*usual, *image_columns)})
+    if len(image_columns) < 2:
+        return next(iter(image_columns), None)
+    values = {name: values[name] for name in image_columns}
+    same = {tuple(names.find(value, table=table) for value in values[name]) for name in image_columns}
     if len(same) > 1:
         raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
-    return found[0]
+    return image_columns[0]
 
 
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
@@ -297,9 +301,9 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
     for image in images:
         by_split.setdefault(split_folder(image), []).append(image)
     bases = {
-        split: posixpath.commonpath([posixpath.dirname(posixpath.dirname(image)) for image in own])
-        for split, own in by_split.items()
-        if first_folders(own)
+        split: posixpath.commonpath([posixpath.dirname(posixpath.dirname(image)) for image in split_images])
+        for split, split_images in by_split.items()
+        if first_folders(split_images)
     }
     if all(posixpath.basename(base) == split for split, base in bases.items()) and len(bases) == len(by_split):
         return "pass --split folders" if any(bases) else "pass"
@@ -312,25 +316,25 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
 def about_images(files: Files, layout: Layout) -> dict[str, About]:
     """Return what files that a layout does not read have to do with the images, by path."""
     used = layout.files_read(files) if files.others else set()
-    others = [file for file in files.others if file.path not in used and not file.reason]
-    every = without_masks(files)[0] if others else ()
-    may_name_images = candidates((file for file in others if not is_about_all(file.path)), ())
+    unread = [file for file in files.others if file.path not in used and not file.reason]
+    every = without_masks(files)[0] if unread else ()
+    may_name_images = candidates((file for file in unread if not is_about_all(file.path)), ())
     names = RowNames(every if may_name_images else ())
     have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
     by_split: dict[str, list[str]] = {}
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
-    found: dict[str, About] = {}
+    about_files: dict[str, About] = {}
     for split, folders in by_split.items():
         those = {*folders}
         is_all = len(by_split) == 1
         images = every if is_all else [file for file in every if posixpath.dirname(file.path) in those]
         elsewhere = by_split.keys() - {"", split}
-        own = [file for file in others if split_folder(file.path) not in elsewhere]
+        split_files = [file for file in unread if split_folder(file.path) not in elsewhere]
         are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
         are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
-        of_split = about(own, images, files.read, are_labelled=are_labelled, names=names)
-        first = next((path for path, one in of_split.items() if one.is_certain and not are_labelled), None)
+        of_split = about(split_files, images, files.read, are_labelled=are_labelled, names=names)
+        first = next((path for path, relation in of_split.items() if relation.is_certain and not are_labelled), None)
         if first is not None:
             above = posixpath.commonpath(folders)
             can_be_alone = above and not files.in_archive and layout.kind == "folder"
@@ -338,8 +342,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
                 f"pack {files.where}/{above}" if can_be_alone else f"pass --from {layout.kind} (kind={layout.kind!r})"
             )
             raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it")
-        found = of_split | found
-    return found
+        about_files = of_split | about_files
+    return about_files
 
 
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, SplitRows]:
@@ -349,7 +353,7 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         tables = [table for table in tables if options.columns.get(LABEL) in table.rows.columns] or tables
         by_split = _by_split(tables)
     if by_split is None:
-        shown = ", ".join(f"{one.file.path!r} ({', '.join(one.rows.columns)})" for one in tables)
+        shown = ", ".join(f"{table.file.path!r} ({', '.join(table.rows.columns)})" for table in tables)
         raise SourceError(
             f"{files.where} has several tables that name its images, {shown}: {_packing_of_table(files, tables)}pass "
             "--label with a column that only one has; or keep one, or one for each split, with names such as train.csv "
@@ -363,23 +367,26 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
     if list(by_split) == [""]:
         return _by_folder(tables[0])
     if len(tables) == 1:
-        others = sorted(
+        other_splits = sorted(
             {split_folder(file.path) for file in files.images} - {"", *folders.get(next(iter(by_split)), ())}
         )
-        classes = first_folders(file.path for file in files.images if split_folder(file.path) in others)
+        classes = first_folders(file.path for file in files.images if split_folder(file.path) in other_splits)
         if classes and options.kind is None and not options.columns:
             raise SourceError(
                 f"{files.where} has a table of {next(iter(by_split))!r} only, {tables[0].file.path}, and class folders "
-                f"({quoted(classes)}) in {quoted(others)}: pack one of them at a time, or pass --from table "
+                f"({quoted(classes)}) in {quoted(other_splits)}: pack one of them at a time, or pass --from table "
                 "(kind='table') to pack only the rows"
             )
-        note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
-        reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
-        return {"": SplitRows(tables[0], [True] * len(tables[0].images), (note,) if others else (), reason)}
+        rows = SplitRows(tables[0], [True] * len(tables[0].images))
+        if not other_splits:
+            return {"": rows}
+        note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(other_splits)}"
+        reason = f"{note}: add a table that names the images of each, or pack without --split folders"
+        return {"": rows._replace(notes=(note,), no_splits=reason)}
     plan = {}
     for split, table in sorted(by_split.items()):
-        own = [folder for folder in folders.get(split, {}) if folder]
-        plan[own[0] if len(own) == 1 else split] = SplitRows(table, [True] * len(table.images))
+        split_folders = [folder for folder in folders.get(split, {}) if folder]
+        plan[split_folders[0] if len(split_folders) == 1 else split] = SplitRows(table, [True] * len(table.images))
     return plan
 
 
@@ -398,8 +405,8 @@ def _packing_of_table(files: Files, tables: Sequence[Named]) -> str:
 
 def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
     """Return the table of each split, or one of no split; None if there are more."""
-    found = {split_of_table(table.file.path): table for table in tables}
-    return None if len(found) < len(tables) or ("" in found and len(found) > 1) else found
+    by_split = {split_of_table(table.file.path): table for table in tables}
+    return None if len(by_split) < len(tables) or ("" in by_split and len(by_split) > 1) else by_split
 
 
 def _by_folder(table: Named) -> dict[str, SplitRows]:
@@ -407,11 +414,14 @@ def _by_folder(table: Named) -> dict[str, SplitRows]:
 
     SplitRows without an image are in the first.
     """
-    own = [None if image is None else split_folder(image.path) for image in table.images]
-    names = sorted({name for name in own if name is not None})
+    folders = [None if image is None else split_folder(image.path) for image in table.images]
+    names = sorted({name for name in folders if name is not None})
     if len(names) < 2 or "" in names:
-        return {"": SplitRows(table, [True] * len(own))}
-    return {name: SplitRows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
+        return {"": SplitRows(table, [True] * len(folders))}
+    return {
+        name: SplitRows(table, [(names[0] if folder is None else folder) == name for folder in folders])
+        for name in names
+    }
 
 
 def _check_once(table: Named) -> None:
@@ -428,14 +438,14 @@ def _check_once(table: Named) -> None:
 
 def mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
     """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
-    found: dict[tuple[str, ...], list[File]] = {}
+    files_by_classes: dict[tuple[str, ...], list[File]] = {}
     for file in files.others:
         if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
             table = TextTable(Path(file.path), None, files.read(file))
             if [name.lower() for name in table.columns] == ["pixel value", "class"]:
                 rows = dict(tuple(row.values()) for _, row in table.rows())
-                found.setdefault(names_in(rows), []).append(file)
-    if len(found) > 1:
-        paths = [own[0].path for own in found.values()]
+                files_by_classes.setdefault(names_in(rows), []).append(file)
+    if len(files_by_classes) > 1:
+        paths = [class_files[0].path for class_files in files_by_classes.values()]
         raise SourceError(f"{quoted(paths[:2])} have different classes: correct them, or pack their folders separately")
-    return next(iter(found.items()), ((), []))
+    return next(iter(files_by_classes.items()), ((), []))

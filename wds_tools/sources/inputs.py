@@ -102,10 +102,10 @@ class InputRows(Sequence[Input]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
-                return [self[number] for number in range(start, stop, step)]
+                return [self[position] for position in range(start, stop, step)]
             return [entry for batch in self.rows(start, max(start, stop)) for entry in to_inputs(batch)]
-        number = range(len(self))[index]
-        return next(to_inputs(next(self.rows(number, number + 1))))
+        position = range(len(self))[index]
+        return next(to_inputs(next(self.rows(position, position + 1))))
 
     def __iter__(self) -> Iterator[Input]:
         for batch in self.rows(0, len(self)):
@@ -128,8 +128,8 @@ class InputRows(Sequence[Input]):
     @property
     def columns(self) -> list[str]:
         """Names of the columns in which any input has another value than the default."""
-        found = {name for batch in self.rows(0, len(self)) for name in batch.schema.names}
-        return [name for name in _TYPES if name in found]
+        names = {name for batch in self.rows(0, len(self)) for name in batch.schema.names}
+        return [name for name in _TYPES if name in names]
 
     @property
     def have_labels(self) -> bool:
@@ -216,15 +216,15 @@ class Inputs(InputRows):
     def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield these rows as batches."""
         self._flush()
-        number = bisect_right(self._starts, start) - 1
+        batch_index = bisect_right(self._starts, start) - 1
         while start < stop:
-            first, end = self._starts[number], min(stop, self._starts[number + 1], start + BATCH_ROWS)
-            yield self.batch(number).slice(start - first, end - start)
-            start, number = end, number + (end == self._starts[number + 1])
+            first, end = self._starts[batch_index], min(stop, self._starts[batch_index + 1], start + BATCH_ROWS)
+            yield self.batch(batch_index).slice(start - first, end - start)
+            start, batch_index = end, batch_index + (end == self._starts[batch_index + 1])
 
-    def batch(self, number: int) -> pa.RecordBatch:
+    def batch(self, batch_index: int) -> pa.RecordBatch:
         """Return a batch."""
-        return self._batches[number]
+        return self._batches[batch_index]
 
     def with_labels(self, numbers: NDArray[np.int64], several: Sequence[tuple[int, ...] | None] | None) -> Inputs:
         """Return inputs with other labels.
@@ -247,9 +247,9 @@ class Inputs(InputRows):
         result._mapped = len(result._batches)
         return result
 
-    def chosen(self, numbers: NDArray[np.int64]) -> Inputs:
+    def chosen(self, positions: NDArray[np.int64]) -> Inputs:
         """Return some inputs, by their positions: int64 [n]."""
-        ordered = Ordered(self, numbers)
+        ordered = Ordered(self, positions)
         return Inputs.of_batches(ordered.rows(0, len(ordered)))
 
     def combined(self) -> pa.RecordBatch:
@@ -396,11 +396,11 @@ def with_same(paths: Sequence[str], key: Callable[[str], str]) -> dict[str, list
     hashes = np.fromiter((hash(key(path)) for path in paths), np.int64, len(paths))
     hashes.sort()
     twice = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for path in paths if twice else ():
         if hash(text := key(path)) in twice:
-            found.setdefault(text, []).append(path)
-    return {text: same for text, same in found.items() if len(same) > 1}
+            groups.setdefault(text, []).append(path)
+    return {text: same for text, same in groups.items() if len(same) > 1}
 
 
 def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
@@ -412,10 +412,10 @@ def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
 
 def fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what `field_bytes` returns, for several sizes: int64 [n]."""
-    found = BLOCK - (-sizes // BLOCK) * BLOCK
+    sizes_in_shard = BLOCK - (-sizes // BLOCK) * BLOCK
     is_large = sizes > MAX_OCTAL_SIZE
-    found[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
-    return found
+    sizes_in_shard[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
+    return sizes_in_shard
 
 
 def field_bytes(size: int) -> int:
@@ -476,7 +476,7 @@ def _lists(values: Sequence[tuple[int, ...] | None]) -> pa.Array:
     present = np.array([value is not None for value in values], np.bool_)
     valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     lists = [value or () for value in values]
-    numbers = _numbers([number for numbers in lists for number in numbers])
+    numbers = _numbers([class_number for numbers in lists for class_number in numbers])
     buffers = [valid, _ends(lists)]
     return pa.Array.from_buffers(_TYPES["labels"], len(lists), buffers, children=[numbers])
 
@@ -498,8 +498,8 @@ _ENCODED: dict[str, Callable[[Any], pa.Array]] = {
 }
 
 
-def _label(number: int) -> int | None:
-    return None if number == _NO_LABEL else number
+def _label(class_number: int) -> int | None:
+    return None if class_number == _NO_LABEL else class_number
 
 
 def _parts(data: bytes) -> tuple[tuple[str, File], ...]:

@@ -72,13 +72,13 @@ class Flags(dict[str, bytearray | None]):
 
     def extend(self, column: str, values: Iterable[Any]) -> None:
         """Add values of a column."""
-        known = self.setdefault(column, bytearray())
-        for value in values if known is not None else ():
+        codes = self.setdefault(column, bytearray())
+        for value in values if codes is not None else ():
             code = _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, float, str)) else None
-            if code is None or known is None:
+            if code is None or codes is None:
                 self[column] = None
                 return
-            known.append(code)
+            codes.append(code)
 
     def of(self, column: str) -> bytearray:
         """Return the codes of a column; empty if it has other values."""
@@ -87,8 +87,8 @@ class Flags(dict[str, bytearray | None]):
     def rows(self, columns: Sequence[str], count: int) -> NDArray[np.bool_]:
         """Return whether each row has the class of each column: bool [count, columns]; a missing column has none."""
         codes = [np.frombuffer(self.of(column) or bytes(count), np.uint8) for column in columns]
-        found: NDArray[np.bool_] = np.isin(np.stack(codes, axis=1), _ONES)
-        return found
+        has_class: NDArray[np.bool_] = np.isin(np.stack(codes, axis=1), _ONES)
+        return has_class
 
 
 def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> tuple[str, ...]:
@@ -103,10 +103,10 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
         is_stated: Whether all columns with 0 and 1 are classes.
     """
     names = [*dict.fromkeys(name for flags, _ in tables for name in flags if is_stated or not split_in(name))]
-    own = {name: [flags[name] for flags, _ in tables if name in flags] for name in names}
-    codes = {name: {*b"".join(filter(None, parts))} for name, parts in own.items() if all(parts)}
+    parts_of = {name: [flags[name] for flags, _ in tables if name in flags] for name in names}
+    codes = {name: {*b"".join(filter(None, parts))} for name, parts in parts_of.items() if all(parts)}
     signed, zero, booleans = (
-        tuple(name for name, found in codes.items() if found <= allowed) for allowed in (_SIGNED, _ZERO, _BOOLEANS)
+        tuple(name for name, values in codes.items() if values <= allowed) for allowed in (_SIGNED, _ZERO, _BOOLEANS)
     )
     if are_signed := len(signed) > 2 and any(2 in codes[name] for name in signed):
         columns = signed
@@ -115,17 +115,17 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
     if is_stated:
         return columns if len(columns) > 1 else ()
     rows = [flags.rows(columns, count) for flags, count in tables if len(columns) > 1 and any(map(flags.of, columns))]
-    if not rows or not (are_signed or all((one.sum(1) == 1).all() for one in rows)):
+    if not rows or not (are_signed or all((row.sum(1) == 1).all() for row in rows)):
         return ()
     return columns if len(np.unique(np.concatenate(rows), axis=0)) > 1 else ()
 
 
 def check_only_label(where: str, hot: Sequence[str], texts: Mapping[str, Sequence[Any] | None], part: str) -> None:
     """Check that besides two columns of 0 and 1 no column has texts that recur, as names of classes do."""
-    found = {name: some_of(values) for name, values in texts.items() if values and could_be_classes(values)}
-    if found and len(hot) == 2:
-        remedy = f"; or remove {', '.join(map(repr, found))} if the classes are {quoted(hot)}"
-        raise ambiguous(LABEL, where, {**found, **dict.fromkeys(hot, "0, 1")}, part, remedy)
+    text_columns = {name: some_of(values) for name, values in texts.items() if values and could_be_classes(values)}
+    if text_columns and len(hot) == 2:
+        remedy = f"; or remove {', '.join(map(repr, text_columns))} if the classes are {quoted(hot)}"
+        raise ambiguous(LABEL, where, {**text_columns, **dict.fromkeys(hot, "0, 1")}, part, remedy)
 
 
 class LabelColumns:
@@ -172,17 +172,19 @@ class LabelColumns:
                 reasons[name] = None  # the user has decided what such values are
             if x is not None and name.lower() == "y":
                 reasons[name] = f"is a coordinate next to {x!r}"
-        found = {name: columns[name] for name, reason in reasons.items() if reason is None}
-        if not all(column.is_constant for column in found.values()):  # one value in all rows tells nothing
-            found = {name: one for name, one in found.items() if not one.is_constant or name in self._classes}
-        if not found:
+        candidates = {name: columns[name] for name, reason in reasons.items() if reason is None}
+        if not all(column.is_constant for column in candidates.values()):  # one value in all rows tells nothing
+            candidates = {
+                name: column for name, column in candidates.items() if not column.is_constant or name in self._classes
+            }
+        if not candidates:
             notes = (
                 f"{self._part} {name!r} is not the label, because it {reason}: {_remedy(name, reason)}"
                 for name, reason in reasons.items()
                 if reason
             )
             return LabelChoice(notes=tuple(notes))
-        label, names = self._views(found)
+        label, names = self._views(candidates)
         classes, about_names = (self._classes.get(label), ()) if names is None else self._named(label, names)
         return LabelChoice(label, names, self.values[label], classes, about_names)
 
@@ -200,29 +202,29 @@ class LabelColumns:
         """Return the error that several columns could be the label."""
         return ambiguous(LABEL, self._where, {name: some_of(self.values[name]) for name in names}, self._part)
 
-    def _views(self, found: Mapping[str, _Column]) -> tuple[str, str | None]:
+    def _views(self, candidates: Mapping[str, _Column]) -> tuple[str, str | None]:
         """Return the label, and the column of its class names, if all columns state the same classes."""
-        typed = [name for name in found if name in self._classes]
-        numbers = [name for name, column in found.items() if column.is_number]
-        label = next(iter([*typed, *numbers, *found]))
-        chosen = found[label]
-        names = [name for name, column in found.items() if chosen.is_number and not column.is_number]
-        for name, column in found.items():
+        typed = [name for name in candidates if name in self._classes]
+        numbers = [name for name, column in candidates.items() if column.is_number]
+        label = next(iter([*typed, *numbers, *candidates]))
+        chosen = candidates[label]
+        names = [name for name, column in candidates.items() if chosen.is_number and not column.is_number]
+        for name, column in candidates.items():
             if column.labels != chosen.labels and not (name in names and chosen.matches(column)):
-                raise self.ambiguous(found)
+                raise self.ambiguous(candidates)
         if label not in self._classes and len(names) > 1:
-            raise self.ambiguous(found)
+            raise self.ambiguous(candidates)
         return label, names[0] if names and label not in self._classes else None
 
     def _named(self, label: str, names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the class names by number, and what to note about them."""
         pairs = zip(map(parse, self.values[label]), map(parse, self.values[names]), strict=True)
-        named = {number.number: name.name for number, name in pairs if number.number is not None and name.name}
+        named = {numbered.number: name.name for numbered, name in pairs if numbered.number is not None and name.name}
         classes = names_by_number(named)
         if classes is None:
             raise self.ambiguous([label, names])
         notes = [_matching(names, label, self._part)]
-        unnamed = [number for number in range(len(classes)) if number not in named]
+        unnamed = [class_number for class_number in range(len(classes)) if class_number not in named]
         if unnamed:
             notes.append(
                 f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row, and so without a name, "
@@ -271,22 +273,22 @@ class _Column:
             return None
         odd, count = [], 0
         for row, value in enumerate(self._values):
-            one = _Column([value], False, self._separator, as_name=self._as_name)
-            if one.fraction is not None:
+            column = _Column([value], False, self._separator, as_name=self._as_name)
+            if column.fraction is not None:
                 return None
-            if one._reason:
+            if column._reason:
                 odd.append((row, value))
-            count += bool(one.different)
+            count += bool(column.different)
             if len(odd) * _LABELS_PER_ODD > len(self._values):
                 return None
         return odd[0] if odd and len(odd) * _LABELS_PER_ODD <= count else None
 
-    def matches(self, other: _Column) -> bool:
+    def matches(self, names: _Column) -> bool:
         """Return whether each label has one label of the other column, and no row lacks only one of them."""
-        pairs = set(zip(self.labels, other.labels, strict=True)) - {(NONE, NONE)}
+        pairs = set(zip(self.labels, names.labels, strict=True)) - {(NONE, NONE)}
         if any(NONE in pair for pair in pairs):
             return False
-        return len({one for one, _ in pairs}) == len({two for _, two in pairs}) == len(pairs)
+        return len({label for label, _ in pairs}) == len({name for _, name in pairs}) == len(pairs)
 
     def _parse(self) -> str | None:
         """Collect the labels; return why the values cannot be labels, or None."""
@@ -296,10 +298,10 @@ class _Column:
                 return _NESTED
             several = self._several(value)
             if several is not None:
-                found = _list_of(several)
-                if isinstance(found, str):
-                    return found
-                self.labels.append(parsed.setdefault(found, found))
+                labels = _list_of(several)
+                if isinstance(labels, str):
+                    return labels
+                self.labels.append(parsed.setdefault(labels, labels))
                 self.has_lists = True
             elif isinstance(value, float) and math.isnan(value):
                 self.labels.append(NONE)
@@ -329,22 +331,22 @@ class _Column:
     def _unlike_a_label(self, value: Any) -> str | None:
         """Return why a value that is not a label shows that the column has none, and keep one with a fraction."""
         try:
-            number = float(value)
+            size = float(value)
         except (TypeError, ValueError):
             if isinstance(value, str):  # such as tensor(1): the column is the label, and the value is refused
                 parse(value)
             return f"has values of type {type(value).__name__}"
-        if self.fraction is None and math.isfinite(number) and number != int(number):
+        if self.fraction is None and math.isfinite(size) and size != int(size):
             self.fraction = value
         else:
             self.odd = value
         return None
 
 
-def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_known: bool = False) -> dict[int, str] | None:
+def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_certain: bool = False) -> dict[int, str] | None:
     """Return the class name of each number if texts are these: one for each number, and another for another number.
 
-    Some number must have several rows, unless it ``is_known`` that the texts are class names.
+    Some number must have several rows, unless it ``is_certain`` that the texts are class names.
 
     >>> names_of([3, 0, 3], ["owl", "cat", "owl"]), names_of([3, 0, 3], ["owl", "cat", "cat"])
     ({3: 'owl', 0: 'cat'}, None)
@@ -364,7 +366,7 @@ def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_known: bo
                 return None
     is_unique = len(set(names.values())) == len(names)
     are_names = bool(names) and all(map(is_name, names.values()))
-    return names if are_names and is_unique and (is_known or 2 <= len(names) < rows) else None
+    return names if are_names and is_unique and (is_certain or 2 <= len(names) < rows) else None
 
 
 def is_name(text: str) -> bool:
@@ -378,28 +380,28 @@ def with_matching_names(
     texts: Mapping[str, Sequence[str | None]],
     options: SourceOptions,
     part: str,
-    known: str | None = "",
+    names_column: str | None = "",
 ) -> LabelChoice:
     """Return a choice with the class names in another column, if its values match the numbers of the label.
 
-    ``texts`` are the values of columns of texts. ``known`` is the column of class names if that is known; empty
+    ``texts`` are the values of columns of texts. ``names_column`` is the column of class names if that is known; empty
     if not, None if there is none.
     """
     label = choice.label
-    are_known = choice.names or choice.classes or options.classes or options.label_type == "number"
-    if label is None or are_known or known is None:
+    has_names = choice.names or choice.classes or options.classes or options.label_type == "number"
+    if label is None or has_names or names_column is None:
         return choice
-    found = {}
+    candidates = {}
     for column, values in texts.items():
-        names = names_of(choice.values, values, is_known=bool(known)) if known in ("", column) else None
+        names = names_of(choice.values, values, is_certain=bool(names_column)) if names_column in ("", column) else None
         if names and column != label:
-            found[column] = names
-    found = {column: names for column, names in found.items() if not all(map(is_split_name, names.values()))}
-    named = [column for column in found if _WORD_OF_NAMES.search(column.lower())]
-    if len(named) == 1 and (classes := names_by_number(found[named[0]])):
+            candidates[column] = names
+    candidates = {column: names for column, names in candidates.items() if not all(map(is_split_name, names.values()))}
+    named = [column for column in candidates if _WORD_OF_NAMES.search(column.lower())]
+    if len(named) == 1 and (classes := names_by_number(candidates[named[0]])):
         return choice._replace(names=named[0], classes=classes, notes=(*choice.notes, _matching(named[0], label, part)))
     has = f"has one text for each number of {part} {label!r}"
-    notes = [f"{part} {column!r} {has}: pass --label {column} if these are the class names" for column in found]
+    notes = [f"{part} {column!r} {has}: pass --label {column} if these are the class names" for column in candidates]
     return choice._replace(notes=(*choice.notes, *notes))
 
 
@@ -407,31 +409,33 @@ def _matching(names: str, label: str, part: str) -> str:
     return f"class names: {part} {names!r}, whose values match the numbers in {part} {label!r}"
 
 
-def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
+def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
-    found = [name for name, values in others.items() if could_be_classes(values)]
-    flags = [name for name, values in others.items() if values and all(str(one).lower() in _FLAGS for one in values)]
-    if not found and len(flags) > 1:
+    candidates = [name for name, values in columns.items() if could_be_classes(values)]
+    flags = [
+        name for name, values in columns.items() if values and all(str(value).lower() in _FLAGS for value in values)
+    ]
+    if not candidates and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
-        different = sorted({str(one) for name in flags for one in others[name]})
+        different = sorted({str(value) for name in flags for value in columns[name]})
         note = (
             f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, not only "
             f"entries of json, write one {part} with the name of the class of each row, or a list of names"
         )
         return [note]
-    found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
-    if not found:
-        found = [name for name, values in _entries_of(others).items() if could_be_classes(values)]
-        return [f"no label: {quoted(found)} could be it: write it as a separate {part}"] if found else []
-    shown = ", ".join(f"{name!r} ({some_of(others[name])})" for name in found)
-    return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if found else []
+    candidates = candidates or [name for name, values in columns.items() if _could_be_class_numbers(values)]
+    if not candidates:
+        candidates = [name for name, values in _entries_of(columns).items() if could_be_classes(values)]
+        return [f"no label: {quoted(candidates)} could be it: write it as a separate {part}"] if candidates else []
+    shown = ", ".join(f"{name!r} ({some_of(columns[name])})" for name in candidates)
+    return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if candidates else []
 
 
 def _entries_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """Return the values of the entries of columns that have only objects."""
-    nested = {name: values for name, values in columns.items() if all(isinstance(one, Mapping) for one in values)}
-    names = {f"{name}.{key}": (name, key) for name, values in nested.items() for one in values[:1] for key in one}
-    return {shown: [one.get(key) for one in nested[name]] for shown, (name, key) in names.items()}
+    nested = {name: values for name, values in columns.items() if all(isinstance(value, Mapping) for value in values)}
+    names = {f"{name}.{key}": (name, key) for name, values in nested.items() for value in values[:1] for key in value}
+    return {shown: [value.get(key) for value in nested[name]] for shown, (name, key) in names.items()}
 
 
 def is_x(name: str) -> bool:
@@ -439,26 +443,31 @@ def is_x(name: str) -> bool:
     return name.lower() == "x"
 
 
-def ambiguous(role: str, where: str, found: Mapping[str, str], part: str = "column", remedy: str = "") -> SourceError:
-    """Return the error that it is not clear which of some columns has a role; ``found`` has what is shown of each."""
-    first, *_ = names = list(found)[:_MAX_NAMES]
-    shown = ", ".join(f"{name!r} ({found[name]})" for name in names) + (", ..." if len(found) > len(names) else "")
+def ambiguous(
+    role: str, where: str, candidates: Mapping[str, str], part: str = "column", remedy: str = ""
+) -> SourceError:
+    """Return the error that several columns could have a role; ``candidates`` are these, with what is shown of each."""
+    first, *_ = names = list(candidates)[:_MAX_NAMES]
+    shown = ", ".join(f"{name!r} ({candidates[name]})" for name in names)
+    shown += ", ..." if len(candidates) > len(names) else ""
     option = f"--label {first}" if role == LABEL else f"--column {role}={first}"
     remedy = remedy or ("; or pass --column label= if there are no labels" if role == LABEL else "")
     return SourceError(
-        f"{where} has {counted(len(found), part, _PLURALS.get(part))} that could be the {role}: {shown}; name one, as "
-        f"in {option} (columns={{{role!r}: {first!r}}}){remedy}"
+        f"{where} has {counted(len(candidates), part, _PLURALS.get(part))} that could be the {role}: {shown}; name "
+        f"one, as in {option} (columns={{{role!r}: {first!r}}}){remedy}"
     )
 
 
-def names_by_number(named: Mapping[int, str]) -> tuple[str, ...] | None:
+def names_by_number(names: Mapping[int, str]) -> tuple[str, ...] | None:
     """Return the class names by number, with the number where a name is missing; None if too many are missing.
 
     >>> names_by_number({0: "cat", 2: "dog"})
     ('cat', '1', 'dog')
     """
-    count = max(named, default=-1) + 1
-    return None if count - len(named) > _MAX_UNNAMED else tuple(named.get(one) or str(one) for one in range(count))
+    count = max(names, default=-1) + 1
+    return (
+        None if count - len(names) > _MAX_UNNAMED else tuple(names.get(index) or str(index) for index in range(count))
+    )
 
 
 def _label(value: Any, *, as_name: bool = False) -> Label | None:
@@ -509,14 +518,14 @@ def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tup
 
     Features are objects or JSON; ``path`` is what is before their names.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    lists: dict[str, tuple[str, ...]] = {}
     for name, outer in features.items():
         feature = _without_lists(outer)
         if _of_feature(feature, "_type") == "ClassLabel":
-            found[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
+            lists[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
         elif isinstance(feature, Mapping):
-            found |= class_lists_of(feature, f"{path}{name}.")
-    return found
+            lists |= class_lists_of(feature, f"{path}{name}.")
+    return lists
 
 
 def _without_lists(feature: Any) -> Any:
@@ -539,16 +548,16 @@ def column_of(place: str, names: Iterable[str]) -> str | None:
 
 def renumbered(values: Mapping[str, Any], changes: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
     """Return values with other class numbers, by their place in the values: number -> number."""
-    found = dict(values)
+    result = dict(values)
     for place, new in changes.items():
-        if (name := column_of(place, found)) is not None:
-            found[name] = _renumbered(found[name], place.removeprefix(name).split(".")[1:], new)
-    return found
+        if (name := column_of(place, result)) is not None:
+            result[name] = _renumbered(result[name], place.removeprefix(name).split(".")[1:], new)
+    return result
 
 
 def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
     if isinstance(value, list):
-        return [_renumbered(one, path, new) for one in value]
+        return [_renumbered(entry, path, new) for entry in value]
     if not path:
         return new.get(value, value)
     if isinstance(value, dict) and path[0] in value:
@@ -565,9 +574,9 @@ def names_in(value: Any) -> tuple[str, ...]:
     (('dog', 'cat'), ('dog', 'cat'))
     """
     if isinstance(value, Mapping):
-        pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
-        by_number = {int(number): str(name) for name, number in pairs if str(number).isdecimal()}
-        return (names_by_number(by_number) or ()) if len(by_number) == len(pairs) else ()
+        pairs = [(name, index) if isinstance(index, int) else (index, name) for name, index in value.items()]
+        name_of = {int(index): str(name) for name, index in pairs if str(index).isdecimal()}
+        return (names_by_number(name_of) or ()) if len(name_of) == len(pairs) else ()
     if not isinstance(value, (list, tuple)):
         return ()
     names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]

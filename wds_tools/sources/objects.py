@@ -68,7 +68,7 @@ class ObjectSource(RecordSource):
                 f"src is a {type(items).__name__}; allowed are paths, objects with len() and [], and streams of "
                 "Hugging Face's datasets: put the items of an iterator into a list, or write them to files"
             )
-        if any(one.__module__.partition(".")[0] in _TABLES for one in type(items).__mro__):
+        if any(base.__module__.partition(".")[0] in _TABLES for base in type(items).__mro__):
             raise OptionError(
                 f"src is a {type(items).__name__} in memory: write it to Parquet or CSV, and pass the path of that file"
             )
@@ -82,16 +82,16 @@ class ObjectSource(RecordSource):
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
         self.class_lists = class_lists_of(self._features)
 
-    def collect(self, found: Collector) -> None:
+    def collect(self, collector: Collector) -> None:
         if not len(self._items):
             raise SourceError(f"the {self.name} has no items")
-        super().collect(found)
+        super().collect(collector)
         if self.record_roles and self.record_roles.image in self._decoded:
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"{self.record_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
                 "were read from, pass items with their bytes, or pack the files by their path"
             )
-        found.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
+        collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
         """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
@@ -99,46 +99,46 @@ class ObjectSource(RecordSource):
         is_list = hasattr(targets, "__getitem__") and hasattr(targets, "__len__")
         if not self._classes or not is_list or len(targets) != len(self._items):
             return self._classes or None
-        for number, label in labels.items():
-            target = plain(targets[number])
+        for index, label in labels.items():
+            target = plain(targets[index])
             if isinstance(target, np.ndarray) or parse(target).number in (None, parse(label).number):
                 continue
             if self.options.classes:
                 return None
             raise LabelError(
-                f"item {number} of the {self.name} has label {label!r}, and its attribute 'targets' has "
+                f"item {index} of the {self.name} has label {label!r}, and its attribute 'targets' has "
                 f"{parse(target).number}, as with a target_transform: the class names of the object are not those of "
                 "the labels, pass classes=[...]"
             )
         return self._classes
 
     def items(self) -> Iterator[Item]:
-        for number in range(len(self._items)):
-            values = attempt(self._values, number)
+        for index in range(len(self._items)):
+            values = attempt(self._values, index)
             digest = digest_of(values)
-            if self._digests.setdefault(number, digest) != digest:
-                raise SourceError(self._differs(number))
-            yield Item(f"{self.name}#{number}", (number, digest), values)
+            if self._digests.setdefault(index, digest) != digest:
+                raise SourceError(self._differs(index))
+            yield Item(f"{self.name}#{index}", (index, digest), values)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        number, digest = entry.location
-        values = self._values(number)
+        index, digest = entry.location
+        values = self._values(index)
         if digest_of(values) != digest:
-            raise SourceChangedError(self._differs(number))
+            raise SourceChangedError(self._differs(index))
         return values
 
-    def _differs(self, number: int) -> str:
+    def _differs(self, index: int) -> str:
         return (
-            f"item {number} of the {self.name} differs each time it is read: remove random transforms before "
+            f"item {index} of the {self.name} differs each time it is read: remove random transforms before "
             "packing, and apply them in training"
         )
 
-    def _values(self, number: int) -> dict[str, Any]:
+    def _values(self, index: int) -> dict[str, Any]:
         """Return the entries of an item; those of a tuple are the image and the label."""
         if self._rows is not None:
-            row = stored_values(self._rows[number].to_pylist()[0])
+            row = stored_values(self._rows[index].to_pylist()[0])
             return {name: self._value(name, value) for name, value in row.items()}
-        item = self._item(number)
+        item = self._item(index)
         if isinstance(item, Mapping):
             return {str(name): self._value(str(name), value) for name, value in item.items()}
         if not isinstance(item, (tuple, list)):
@@ -148,17 +148,17 @@ class ObjectSource(RecordSource):
         values = {IMAGE: self._value(IMAGE, item[0])}
         if len(item) > 1:
             self.columns.setdefault(LABEL, LABEL)
-            values[LABEL] = self._tuple_label(item[1], number)
+            values[LABEL] = self._tuple_label(item[1], index)
         return values | {str(position): _FOLLOWS for position in range(2, len(item))}
 
-    def _item(self, number: int) -> Any:
+    def _item(self, index: int) -> Any:
         """Return an item; a dataclass or named tuple as a dictionary."""
         try:
-            item = self._items[number]
+            item = self._items[index]
         except (OSError, ValueError, SyntaxError) as error:  # of image decoders; others are bugs of the dataset
             if is_system_error(error):
                 raise SourceStoreError(
-                    f"{self.name}#{number} cannot be read: {type(error).__name__}: {error}"
+                    f"{self.name}#{index} cannot be read: {type(error).__name__}: {error}"
                 ) from error
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
         if is_dataclass(item) and not isinstance(item, type):
@@ -173,11 +173,11 @@ class ObjectSource(RecordSource):
             return np.asarray(value, feature.dtype)
         return plain(value)
 
-    def _tuple_label(self, value: Any, number: int) -> Any:
+    def _tuple_label(self, value: Any, index: int) -> Any:
         label = plain(value)
         if isinstance(value, (Mapping, Image.Image)) or (isinstance(label, np.ndarray) and label.size > label.shape[0]):
             raise LabelError(
-                f"{self.name}#{number}: the label, which is the second entry of a tuple, has the type "
+                f"{self.name}#{index}: the label, which is the second entry of a tuple, has the type "
                 f"{type(value).__name__}; allowed are numbers and names: let items be dictionaries, such as "
                 "{'image': ..., 'label': ..., 'mask': ...}, whose other entries are kept"
             )
@@ -196,7 +196,7 @@ def _undecoded(items: Any) -> Any:
 
 def _is_pair(items: Any) -> bool:
     """Return whether an object is ``(X, y)``: an array of several images, and their labels."""
-    if type(items) is not tuple or len(items) != 2 or not all(hasattr(one, "__len__") for one in items):
+    if type(items) is not tuple or len(items) != 2 or not all(hasattr(part, "__len__") for part in items):
         return False
     images, labels = items
     is_pair = getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2)
@@ -212,10 +212,10 @@ def stored_values(cells: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a row of ``datasets`` that is not decoded; images that it names only by path are read."""
     values: dict[str, Any] = {}
     names: dict[str, Any] = {}
-    for name, one in cells.items():
-        path = one.get("path") if isinstance(one, dict) and {"bytes", "path"} <= one.keys() else None
+    for name, cell in cells.items():
+        path = cell.get("path") if isinstance(cell, dict) and {"bytes", "path"} <= cell.keys() else None
         names |= {"file_name": path} if path and not names else {}
-        values[name] = _fetched(path) if path and one["bytes"] is None else plain(one)
+        values[name] = _fetched(path) if path and cell["bytes"] is None else plain(cell)
     return names | values
 
 
@@ -246,35 +246,34 @@ def _class_names(items: Any) -> tuple[str, ...]:
     A part of a dataset, such as torch's ``Subset``, has those of the dataset; several datasets in one, as in
     ``ConcatDataset``, must have the same.
     """
-    own = _own_names(items)
-    if own:
-        return own
+    if names := _stated_names(items):
+        return names
     if hasattr(items, "dataset") and hasattr(items, "indices"):
         return _class_names(items.dataset)
     parts = getattr(items, "datasets", None)
     if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
-        names = [_class_names(part) for part in parts]
-        for other in names:
-            if other != names[0]:
+        lists = [_class_names(part) for part in parts]
+        for names in lists:
+            if names != lists[0]:
                 raise LabelError(
-                    f"the {type(items).__name__} has datasets with different classes ({quoted(names[0])}; "
-                    f"{quoted(other)}), whose numbers differ: pack them one at a time, and merge the results"
+                    f"the {type(items).__name__} has datasets with different classes ({quoted(lists[0])}; "
+                    f"{quoted(names)}), whose numbers differ: pack them one at a time, and merge the results"
                 )
-        return names[0] if names else ()
+        return lists[0] if lists else ()
     return ()
 
 
-def _own_names(items: Any) -> tuple[str, ...]:
+def _stated_names(items: Any) -> tuple[str, ...]:
     names: Any = getattr(items, "classes", None)
-    numbers = getattr(items, "class_to_idx", None)
+    index_of = getattr(items, "class_to_idx", None)
     listed = names_in(names.tolist() if hasattr(names, "tolist") else names)
-    by_number = names_in(numbers)
-    if listed and by_number and set(listed) == set(by_number) and listed != by_number:
+    ordered = names_in(index_of)
+    if listed and ordered and set(listed) == set(ordered) and listed != ordered:
         raise LabelError(
             f"the {type(items).__name__} has its classes in a different order in 'classes' ({quoted(listed)}) than in "
-            f"'class_to_idx' ({quoted(by_number)}): pass classes=[...]"
+            f"'class_to_idx' ({quoted(ordered)}): pass classes=[...]"
         )
-    return listed or by_number
+    return listed or ordered
 
 
 _Row = dict[str, Any]
@@ -310,11 +309,11 @@ class StreamSource(RecordSource):
         self._rows: Iterator[_Row] | None = None
         self._next = -1  # the group that `_rows` continues with
 
-    def collect(self, found: Collector) -> None:
-        super().collect(found)
-        found.stamp = str(digest_of({entry.path: entry.location for entry in found.inputs}))
-        if found.inputs:
-            self._check_state(found.inputs[-1])
+    def collect(self, collector: Collector) -> None:
+        super().collect(collector)
+        collector.stamp = str(digest_of({entry.path: entry.location for entry in collector.inputs}))
+        if collector.inputs:
+            self._check_state(collector.inputs[-1])
 
     def items(self) -> Iterator[Item]:
         """Yield the rows, keeping the state of the stream at the start of each group."""
@@ -331,10 +330,10 @@ class StreamSource(RecordSource):
             yield Item(f"{self.name}#{row}", (row, digest_of(values)), values, len(self._starts) - 1)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        row, number = entry.location
+        row, digest = entry.location
         start, _ = self._starts[entry.group]
         rows = self._group(entry.group)
-        if row - start >= len(rows) or digest_of(rows[row - start]) != number:
+        if row - start >= len(rows) or digest_of(rows[row - start]) != digest:
             raise self._differs(row)
         return rows[row - start]
 
@@ -343,34 +342,34 @@ class StreamSource(RecordSource):
             yield from self._stream
         except ValueError as error:
             names = (getattr(error, name, None) for name in ("table_column_names", "requested_column_names"))
-            found, expected = (set(one or ()) for one in names)  # of a CastError
+            file_columns, expected = (set(columns or ()) for columns in names)  # of a CastError
             if isinstance(error, pa.ArrowInvalid):
                 raise SourceError(
                     f"a file of {self.name} has a column with a different type from the features of the stream: "
                     f"{one_line(error)}: write all files with one type, or pack the files by their path"
                 ) from error
-            if not found ^ expected:
+            if not file_columns ^ expected:
                 raise
             raise SourceError(
                 f"a file of {self.name} has columns that differ from the features of the stream; only one of them has "
-                f"{quoted(sorted(found ^ expected))}: pass features= with the columns of all files to load_dataset(), "
-                "or pack the files by their path"
+                f"{quoted(sorted(file_columns ^ expected))}: pass features= with the columns of all files to "
+                "load_dataset(), or pack the files by their path"
             ) from error
 
     @cached_property
     def _cache(self) -> LRUCache[int, list[_Row]]:
         return LRUCache(max_bytes=2 * WINDOW_BYTES)  # a window can have parts of two groups
 
-    def _group(self, number: int) -> list[_Row]:
-        return self._cache.load(number, lambda: self._read_group(number), _bytes_in)
+    def _group(self, group: int) -> list[_Row]:
+        return self._cache.load(group, lambda: self._read_group(group), _bytes_in)
 
-    def _read_group(self, number: int) -> list[_Row]:
+    def _read_group(self, group: int) -> list[_Row]:
         """Return the rows of a group. If it follows the last one read, the stream is continued, not opened again."""
-        if number != self._next or self._rows is None:
-            self._rows = self._from(number)
-        start = self._starts[number][0]
-        count = self._starts[number + 1][0] - start if number + 1 < len(self._starts) else None
-        self._next = number + 1
+        if group != self._next or self._rows is None:
+            self._rows = self._from(group)
+        start = self._starts[group][0]
+        count = self._starts[group + 1][0] - start if group + 1 < len(self._starts) else None
+        self._next = group + 1
         return [stored_values(values) for values in islice(self._rows, count)]
 
     def _from(self, group: int) -> Iterator[_Row]:
@@ -382,14 +381,14 @@ class StreamSource(RecordSource):
 
     def _check_state(self, last: Input) -> None:
         """Read the last row again from a state: a stream with a shuffle buffer would continue with other rows."""
-        row, number = last.location
+        row, digest = last.location
         start, state = self._starts[last.group]
         if state is None or not row:
             return
         rows = self._from(last.group)
         for _ in range(row - start):
             next(rows, None)
-        if digest_of(stored_values(next(rows, {}))) != number:
+        if digest_of(stored_values(next(rows, {}))) != digest:
             raise self._differs(row)
 
     def _differs(self, row: int) -> OptionError:

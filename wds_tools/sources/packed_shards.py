@@ -102,22 +102,22 @@ def _samples(index: Index, headers: dict[str, NDArray[np.int32] | None], *, has_
     names = list(index.fields)
     offsets = np.array([part.offset for part in index.fields.values()])
     sizes = np.array([part.size for part in index.fields.values()])
-    before = np.array([np.full(len(index), tar.BLOCK) if one is None else one for one in headers.values()])
+    before = np.array([np.full(len(index), tar.BLOCK) if header is None else header for header in headers.values()])
     stops = (offsets + -(-sizes // tar.BLOCK) * tar.BLOCK).T.tolist()
     starts, rows = (offsets - before).T.tolist(), zip(index.keys, offsets.T.tolist(), sizes.T.tolist(), strict=True)
     labels = index.label.tolist()
-    for row, (key, own, lengths) in enumerate(rows):
-        fields = sorted((offset, number) for number, offset in enumerate(own) if offset != ABSENT)
+    for row, (key, starts_of_fields, lengths) in enumerate(rows):
+        fields = sorted((offset, position) for position, offset in enumerate(starts_of_fields) if offset != ABSENT)
         if fields:
             first, last = fields[0][1], fields[-1][1]
-            found = {names[number]: lengths[number] for _, number in fields}
+            sizes_by_field = {names[position]: lengths[position] for _, position in fields}
             yield IndexedSample(
                 key,
                 starts[row][first],
                 stops[row][last],
-                found,
+                sizes_by_field,
                 None if labels[row] == NO_LABEL else labels[row],
-                _json_bytes(key, found.get("json"), has_keys=has_keys),
+                _json_bytes(key, sizes_by_field.get("json"), has_keys=has_keys),
             )
 
 
@@ -153,31 +153,31 @@ class AddedFields:
                 names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
             paths = locate(folder, is_tar, "tar", remote, names)
             self.paths += paths
-            self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
+            self._parts.append((TarFiles(paths, remote), {name: index for index, name in enumerate(names)}))
 
     def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
         """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard."""
-        found = []
-        for archives, numbers in self._parts:
+        spans = []
+        for archives, indexes in self._parts:
             part: dict[str, tuple[Span, int]] = {}
-            if shard in numbers:
+            if shard in indexes:
                 with as_source_error(f"{shard} with added fields cannot be packed", ShardError):
-                    for member in tar.walk(archives[numbers[shard]], shard=shard):
+                    for member in tar.walk(archives[indexes[shard]], shard=shard):
                         key, name = split_name(member.name) or ("", "")
                         (start, _), size = part.get(key, ((member.header_offset, 0), 0))
                         size += tar.member_bytes(f"000000000.{name}", member.size)
                         part[key] = (start, member.offset + tar.padded(member.size)), size
-            found.append(part)
-        return found
+            spans.append(part)
+        return spans
 
     def fields(self, shard: str, spans: list[Span]) -> dict[str, bytes]:
         """Return the added fields of a sample."""
-        found = {}
-        for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
+        contents = {}
+        for (archives, indexes), (start, stop) in zip(self._parts, spans, strict=True):
             if stop:
-                data = archives.slice(numbers[shard], start, stop)
+                data = archives.slice(indexes[shard], start, stop)
                 with as_read_error("cannot be read", ShardError):
                     for member in tar.walk(data, shard=shard, complete=True):
                         _, name = split_name(member.name) or ("", "")
-                        found[name] = bytes(data[member.offset : member.offset + member.size])
-        return found
+                        contents[name] = bytes(data[member.offset : member.offset + member.size])
+        return contents

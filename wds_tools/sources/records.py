@@ -97,7 +97,7 @@ class RecordSource(NamedValues):
         """Return the class names of the labels if records do not have them, by the numbers of records."""
         return None
 
-    def collect(self, found: Collector) -> None:
+    def collect(self, collector: Collector) -> None:
         roles = None
         with suppress(SourceError, RecursionError):
             guess = Names(self)
@@ -108,28 +108,28 @@ class RecordSource(NamedValues):
         final = seen.roles() if seen.total else None
         if final is not None and (roles is None or final.needs_other_sizes(roles)):  # the first were not like all
             seen, listed, skipped = self._listed(final)
-        found.account.given += len(listed) + len(skipped)
+        collector.account.given += len(listed) + len(skipped)
         for skip in skipped:
-            found.skip(*skip)
+            collector.skip(*skip)
         if final is not None:
             self.record_roles = roles = final
             labels = seen.values_of(roles)
-            for number, entry in listed:
-                found.add(entry, labels[number] if labels else self.label_of(entry))
-            seen.account(found, roles)
-            if roles.label is not None and not found.classes:
-                found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed}) or ()
+            for index, entry in listed:
+                collector.add(entry, labels[index] if labels else self.label_of(entry))
+            seen.account(collector, roles)
+            if roles.label is not None and not collector.classes:
+                collector.classes = self.classes_of({entry.location[0]: labels[index] for index, entry in listed}) or ()
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
         """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
         seen, listed, skipped = Names(self), [], []
         for item in self.items():
             try:
-                number = seen.add(item.values)
+                index = seen.add(item.values)
                 if isinstance(item.values, str):
                     raise SourceError(item.values)
                 if roles is not None:
-                    listed.append((number, self._input(item, item.values, roles)))
+                    listed.append((index, self._input(item, item.values, roles)))
             except SourceError as error:
                 skipped.append(Skip(item.path, str(error)))
             except RecursionError:

@@ -107,7 +107,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
         try:
             tree = read_xml(data, name) if data is not None else {}
             elements |= tree.keys()
-            seen |= {_class_name(one, name) for one in _list(tree.get("object"))}
+            seen |= {_class_name(element, name) for element in _list(tree.get("object"))}
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
             raw[image] = packed(tree)
             file_of[image] = name
@@ -136,11 +136,11 @@ def _convert(
 
         def make(tree: _Tree = tree, width: int = width, height: int = height) -> _Tree:
             stated = {"width": width, "height": height} if width and height else {}
-            rest = further(_size(tree), ("width", "height"), SAMPLE_KEYS) | further(
-                tree, ("object", "size"), SAMPLE_KEYS
-            )
-            objects = [_object(one, numbers, first, number) for number, one in enumerate(_list(tree.get("object")))]
-            return stated | _plain(rest) | {"objects": objects}
+            entries = further(_size(tree), ("width", "height"), SAMPLE_KEYS)
+            entries |= further(tree, ("object", "size"), SAMPLE_KEYS)
+            elements = enumerate(_list(tree.get("object")))
+            objects = [_object(element, numbers, first, index) for index, element in elements]
+            return stated | _plain(entries) | {"objects": objects}
 
         result.add(image, make, (width or math.inf, height or math.inf), file=file_of[image])
 
@@ -150,15 +150,15 @@ def _list(value: Any) -> list[Any]:
     return [] if value in (None, "") else value if isinstance(value, list) else [value]
 
 
-def _class_name(one: Any, where: str) -> str:
-    name = one.get("name") if isinstance(one, dict) else None
+def _class_name(element: Any, where: str) -> str:
+    name = element.get("name") if isinstance(element, dict) else None
     if not isinstance(name, str) or not name:
         raise SourceError(f"{where} has an object without a name")
     return name
 
 
 def _counts_from_zero(tree: _Tree) -> bool:
-    boxes = [one.get("bndbox") for one in _list(tree.get("object"))]
+    boxes = [element.get("bndbox") for element in _list(tree.get("object"))]
     edges = [box.get(edge) for box in boxes if isinstance(box, dict) for edge in ("xmin", "ymin")]
     try:
         return any(float(edge) < 1 for edge in edges if isinstance(edge, str))
@@ -166,28 +166,28 @@ def _counts_from_zero(tree: _Tree) -> bool:
         return False  # `_box` reports it
 
 
-def _object(one: _Tree, numbers: Mapping[str, int], first: int, number: int) -> Object:
+def _object(element: _Tree, numbers: Mapping[str, int], first: int, index: int) -> Object:
     try:
-        made: Object = {"box": _box(one, first), "category": numbers[one["name"]]}
-        if polygon := one.get("polygon"):
+        made: Object = {"box": _box(element, first), "category": numbers[element["name"]]}
+        if polygon := element.get("polygon"):
             made["polygons"] = [_polygon(points, first) for points in _list(polygon)]
-        more = {name: value for name, value in one["bndbox"].items() if name not in _EDGES}  # such as an angle
-        rest = further(more | one, ("name", "bndbox", "polygon", "part"), OBJECT_KEYS)
-        parts = [_part(part, first) for part in _list(one.get("part"))]
+        more = {name: value for name, value in element["bndbox"].items() if name not in _EDGES}  # such as an angle
+        attributes = further(more | element, ("name", "bndbox", "polygon", "part"), OBJECT_KEYS)
+        parts = [_part(part, first) for part in _list(element.get("part"))]
     except SourceError as error:
-        raise SourceError(f"object {number} ({one['name']}) has {error}") from error
-    return made | _plain(rest) | ({"part": parts} if parts else {})
+        raise SourceError(f"object {index} ({element['name']}) has {error}") from error
+    return made | _plain(attributes) | ({"part": parts} if parts else {})
 
 
 def _part(part: Any, first: int) -> _Tree:
     if not isinstance(part, dict):
         raise SourceError("a part without a box")
-    rest = {name: value for name, value in part.items() if name != "bndbox"}
-    return rest | ({"box": _box(part, first)} if "bndbox" in part else {})
+    attributes = {name: value for name, value in part.items() if name != "bndbox"}
+    return attributes | ({"box": _box(part, first)} if "bndbox" in part else {})
 
 
-def _box(one: _Tree, first: int) -> list[float]:
-    box = one.get("bndbox")
+def _box(element: _Tree, first: int) -> list[float]:
+    box = element.get("bndbox")
     if not isinstance(box, dict):
         raise SourceError("no box (bndbox)")
     left, top, right, bottom = box_of([box.get(edge) for edge in _EDGES])
@@ -198,13 +198,13 @@ def _polygon(points: Any, first: int) -> list[float]:
     """Return an outline written as x1, y1, x2, y2 ..., as Roboflow does."""
     if not isinstance(points, dict):
         raise SourceError("a polygon without points")
-    numbers: list[float] = []
-    for number in range(1, len(points) // 2 + 1):
-        x, y, _, _ = box_of([points.get(f"x{number}"), points.get(f"y{number}"), 0, 0])
-        numbers += [x - first, y - first]
-    if len(numbers) != len(points) or not numbers:
+    coordinates: list[float] = []
+    for point in range(1, len(points) // 2 + 1):
+        x, y, _, _ = box_of([points.get(f"x{point}"), points.get(f"y{point}"), 0, 0])
+        coordinates += [x - first, y - first]
+    if len(coordinates) != len(points) or not coordinates:
         raise SourceError("a polygon that is not x1, y1, x2, y2, ...")
-    return numbers
+    return coordinates
 
 
 def _plain(tree: _Tree) -> _Tree:
@@ -224,10 +224,10 @@ def _side(tree: _Tree, side: str) -> int:
     """Return the width or height in the XML, 0 if it is not stated or written as 0."""
     value = _size(tree).get(side)
     try:
-        number = float(value) if isinstance(value, str) else 0.0
+        size = float(value) if isinstance(value, str) else 0.0
     except ValueError:
         return 0
-    return int(number) if math.isfinite(number) and number == int(number) else 0
+    return int(size) if math.isfinite(size) and size == int(size) else 0
 
 
 def image_set(data: bytes, where: str) -> tuple[str, ...]:

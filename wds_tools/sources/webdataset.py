@@ -123,35 +123,36 @@ class WebDatasetSource(Source):
             {shard.name: shard for shard in manifest.shards} if manifest and len(self._folders()) == 1 else {}
         )
         self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
-        self._own = {addition.folder for addition in self.additions}
+        self._dataset_files = {addition.folder for addition in self.additions}
         if manifest is not None:
-            self._own |= {MANIFEST_NAME, _CARD_NAME, *(shard.index for shard in manifest.shards)}
+            self._dataset_files |= {MANIFEST_NAME, _CARD_NAME, *(shard.index for shard in manifest.shards)}
         self._stated = (
             manifest if manifest is not None and manifest.label is not None and LABEL not in self.columns else None
         )
         # After a merge, the shards have other class numbers than the manifest names.
-        is_other = LABEL in self.columns and manifest is not None and manifest.label == INDEX
-        self._own_classes = manifest.classes if manifest and not is_other else None
+        has_other_label = LABEL in self.columns and manifest is not None and manifest.label == INDEX
+        self._class_names = manifest.classes if manifest and not has_other_label else None
         self._field_classes = manifest.field_classes if manifest else {}
         self._earlier = manifest.account if manifest else None
 
-    def collect(self, found: Collector) -> None:
+    def collect(self, collector: Collector) -> None:
         """Add the samples of all shards, with their labels."""
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
         dots, seen, names = Dots(), _Seen(), NamesOfNumbers()
-        for number, path in enumerate(self.paths):
+        for shard_index, path in enumerate(self.paths):
             added = self._added.spans(self.first_names[path.name]) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
-                for key, location, fields, facts, json_bytes, label, content in self._samples(number, seen.others):
-                    found.account.given += 1
+                listed = self._samples(shard_index, seen.non_fields)
+                for key, location, fields, facts, json_bytes, label, content in listed:
+                    collector.account.given += 1
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", self._image_field(fields)
                     if image is None:
-                        wanted = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
+                        missing = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
                         remedy = "" if IMAGE in self.columns else _image_remedy(fields)
-                        found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
+                        collector.skip(name, f"has no {missing} among its fields {quoted(fields)}{remedy}")
                         seen.add_skipped(fields)
                         continue
                     seen.add(key, name, fields, image, facts, content)
@@ -165,48 +166,51 @@ class WebDatasetSource(Source):
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if IMAGE not in self.columns:
-            found.account.notes += seen.notes_on_images()
+            collector.account.notes += seen.notes_on_images()
         self._check_labels(labels, names)
         if LABEL not in self.columns and self._stated is None and all(label is None for label in labels):
-            found.account.notes += seen.notes_on_labels(len(inputs))
+            collector.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
-            found.add(entry, label)
-        seen.collect(found, self.label, is_indexed=self._stated is not None)
+            collector.add(entry, label)
+        seen.collect(collector, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
-            found.account.use("field", name, f"field {name}")
-        found.classes = self._own_classes or ()
-        found.earlier = self._earlier
-        found.field_classes |= self._field_classes
-        found.files = states
-        found.stamp = stamp_of(self.paths)
-        found.shuffled = self._is_shuffled
+            collector.account.use("field", name, f"field {name}")
+        collector.classes = self._class_names or ()
+        collector.earlier = self._earlier
+        collector.field_classes |= self._field_classes
+        collector.files = states
+        collector.stamp = stamp_of(self.paths)
+        collector.shuffled = self._is_shuffled
 
-    def _samples(self, number: int, others: dict[str, str]) -> Iterator[_Listed]:
+    def _samples(self, shard_index: int, non_fields: dict[str, str]) -> Iterator[_Listed]:
         """Yield the samples of a shard: from its index if it has one, otherwise by reading the shard."""
-        listed = self._indexes.samples(self.paths[number]) if self._indexes else None
-        if listed is not None and (number or self._check(listed[:_PARSED])):
-            for row, one in enumerate(listed):
-                facts = self._facts[row] if not number and row < _PARSED else None
-                yield _Listed(one.key, (number, one.start, one.stop), one.sizes, facts, one.json_bytes, one.label)
+        listed = self._indexes.samples(self.paths[shard_index]) if self._indexes else None
+        if listed is not None and (shard_index or self._check(listed[:_PARSED])):
+            for row, indexed in enumerate(listed):
+                facts = self._facts[row] if not shard_index and row < _PARSED else None
+                location = (shard_index, indexed.start, indexed.stop)
+                yield _Listed(indexed.key, location, indexed.sizes, facts, indexed.json_bytes, indexed.label)
             return
-        path, labels = self.paths[number], self._indexed_labels(number)
-        for key, location, found in samples(self._mapped[number], number, path.name, split=self.split, others=others):
-            facts = json_object(found.get("json", b"{}"))
+        path, labels = self.paths[shard_index], self._indexed_labels(shard_index)
+        data = self._mapped[shard_index]
+        for key, location, fields in samples(data, shard_index, path.name, split=self.split, non_fields=non_fields):
+            facts = json_object(fields.get("json", b"{}"))
             size = None if facts is None else facts_bytes({"key": key, **facts})
-            label = self._label(key, found, f"{path.name}/{key}") if labels is None else labels.get(key)
-            yield _Listed(key, location, {name: len(data) for name, data in found.items()}, facts, size, label, found)
+            label = self._label(key, fields, f"{path.name}/{key}") if labels is None else labels.get(key)
+            yield _Listed(key, location, {name: len(data) for name, data in fields.items()}, facts, size, label, fields)
 
     def _check(self, listed: Sequence[IndexedSample]) -> bool:
         """Return whether the first samples of the first shard are as its index describes them, and keep their facts."""
         self._facts = []
-        for one in listed:
-            data = self._mapped.slice(0, one.start, one.stop)
+        for indexed in listed:
+            data = self._mapped.slice(0, indexed.start, indexed.stop)
+            described = (indexed.key, list(indexed.sizes.items()), indexed.json_bytes)
             with contextlib.suppress(ShardError):
-                for key, _, found in samples(data, 0, self.paths[0].name, part=True):
-                    facts = json_object(found.get("json", b"{}"))
-                    sizes = {name: len(field) for name, field in found.items()}
+                for key, _, fields in samples(data, 0, self.paths[0].name, part=True):
+                    facts = json_object(fields.get("json", b"{}"))
+                    sizes = {name: len(field) for name, field in fields.items()}
                     size = None if facts is None else facts_bytes({"key": key, **facts})
-                    if (key, list(sizes.items()), size) == (one.key, list(one.sizes.items()), one.json_bytes):
+                    if (key, list(sizes.items()), size) == described:
                         self._facts.append(facts)
         if len(self._facts) != len(listed):
             self._indexes = None
@@ -237,25 +241,25 @@ class WebDatasetSource(Source):
             )
 
     def why_left_out(self, path: str) -> str | None:
-        return None if path.partition("/")[0] in self._own else super().why_left_out(path)
+        return None if path.partition("/")[0] in self._dataset_files else super().why_left_out(path)
 
     def read(self, entry: Input) -> Record:
         """Read a sample."""
-        number, start, stop, *ends = entry.location
-        path = self.paths[number]
-        part = self._mapped.slice(number, start, stop)
+        shard_index, start, stop, *ends = entry.location
+        path = self.paths[shard_index]
+        part = self._mapped.slice(shard_index, start, stop)
         try:
             with as_read_error("cannot be read", ShardError):
-                found = list(samples(part, number, path.name, split=self.split, part=True))
+                read_samples = list(samples(part, shard_index, path.name, split=self.split, part=True))
         except SourceError as error:
             if not self.is_packed:
                 raise
             raise SourceChangedError(
                 f"{path} is damaged, or changed while it was packed ({error}): check it with `wds-tools verify`"
             ) from error
-        if len(found) != 1:
+        if len(read_samples) != 1:
             raise SourceChangedError(f"{path} changed while it was packed")
-        key, _, fields = found[0]
+        key, _, fields = read_samples[0]
         image = self._image_field(fields)
         if image is None or (self.is_packed and len(fields[image]) != entry.size):
             raise SourceChangedError(
@@ -271,25 +275,25 @@ class WebDatasetSource(Source):
                 kept[f"other.{name}"] = kept.pop(name)
         if self._added:
             kept |= self._added.fields(
-                self.first_names[self.paths[number].name], list(zip(ends[::2], ends[1::2], strict=True))
+                self.first_names[self.paths[shard_index].name], list(zip(ends[::2], ends[1::2], strict=True))
             )
         facts = json_object(fields.get("json", b"{}"))
         # That of the first of these fields is in the index.
         is_signed = image == next((name for name in IMAGE_FIELDS if name in fields), None)
-        signature = self._signature(number, start, stop) if is_signed else None
+        signature = self._signature(shard_index, start, stop) if is_signed else None
         if facts is None:
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept, signature=signature)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)}, signature=signature)
 
-    def _signature(self, number: int, start: int, stop: int) -> Signature | None:
+    def _signature(self, shard_index: int, start: int, stop: int) -> Signature | None:
         """Return the signature that the index of a shard has for the image of the sample at these bytes."""
-        if number not in self._signed:
-            self._signed[number] = self._read_signatures(self.paths[number].name)
-        found = self._signed[number]
-        if found is None:
+        if shard_index not in self._signed:
+            self._signed[shard_index] = self._read_signatures(self.paths[shard_index].name)
+        signed = self._signed[shard_index]
+        if signed is None:
             return None
-        starts, signatures = found
+        starts, signatures = signed
         row = int(np.searchsorted(starts, start))
         return signatures.row(row) if row < len(starts) and starts[row] < stop else None
 
@@ -306,7 +310,7 @@ class WebDatasetSource(Source):
             signatures = Signatures.of(read_columns(data, SIGNATURE_COLUMNS, name=entry.index))
         except (FileNotFoundError, ManifestError, ValueError):  # packing needs no index
             return None
-        offsets = [np.where(one.offset == ABSENT, entry.bytes, one.offset) for one in index.fields.values()]
+        offsets = [np.where(part.offset == ABSENT, entry.bytes, part.offset) for part in index.fields.values()]
         return np.min(offsets, axis=0), signatures
 
     def _image_field(self, fields: Mapping[str, Any]) -> str | None:
@@ -320,11 +324,11 @@ class WebDatasetSource(Source):
         except ValueError as error:
             raise SourceError(f"{name}: {error}; choose another label, or fix the sample") from error
 
-    def _indexed_labels(self, number: int) -> dict[str, int] | None:
+    def _indexed_labels(self, shard_index: int) -> dict[str, int] | None:
         """Return the labels of a shard by key, if the manifest states that they are those of its index."""
         if self._stated is None:
             return None
-        entry = next(shard for shard in self._stated.shards if shard.name == self.paths[number].name)
+        entry = next(shard for shard in self._stated.shards if shard.name == self.paths[shard_index].name)
         with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
             data = self._open(self.folder).read(entry.index)
             index = from_bytes(data, name=entry.index, samples=entry.samples)
@@ -352,14 +356,16 @@ class WebDatasetSource(Source):
     def _manifest_of_shards(self) -> Manifest | None:
         """Return the manifest of the folder of the shards that a path or pattern names; None without one."""
         folders = self._folders()
-        found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
-        if not found:
+        manifests_of = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
+        if not manifests_of:
             return None
-        self.folder, manifest = next(iter(found.items()))
-        stated = {(one.classes, one.label, bool(one.additions)) for one in found.values()}
-        check_same([DatasetClasses(name, one.classes, one.field_classes) for name, one in found.items()])
+        self.folder, manifest = next(iter(manifests_of.items()))
+        stated = {(manifest.classes, manifest.label, bool(manifest.additions)) for manifest in manifests_of.values()}
+        check_same(
+            [DatasetClasses(name, manifest.classes, manifest.field_classes) for name, manifest in manifests_of.items()]
+        )
         if (
-            len(found) < len(folders)
+            len(manifests_of) < len(folders)
             or len(stated) > 1
             or (len(folders) > 1 and stated != {(manifest.classes, None, False)})
         ):
@@ -367,7 +373,7 @@ class WebDatasetSource(Source):
                 f"{self.name} has shards of {len(folders)} folders, whose manifests state different classes or labels, "
                 "or which have none: pack the folders one by one, or join them first, with `wds-tools merge`"
             )
-        listed = {shard.name for one in found.values() for shard in one.shards}
+        listed = {shard.name for manifest in manifests_of.values() for shard in manifest.shards}
         missing = [path.name for path in self.paths if path.name not in listed]
         if missing and (manifest.label is not None or manifest.additions):
             raise SourceError(
@@ -420,11 +426,11 @@ class _Seen:
     """What the samples of shards have: fields, other members, and what could be their label.
 
     Attributes:
-        others: Members that are not fields -> why not.
+        non_fields: Members that are not fields -> why not.
     """
 
     def __init__(self) -> None:
-        self.others: dict[str, str] = {}
+        self.non_fields: dict[str, str] = {}
         self._invalid: list[str] = []  # samples whose field ``json`` is not JSON
         self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
         self._several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
@@ -456,7 +462,7 @@ class _Seen:
             self._roles.setdefault(name, set()).add(role)
         if facts and facts.keys() == {"json"} and facts["json"] == str(content.get("json", b""), "utf-8", "replace"):
             self._invalid.append(sample)
-        self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
+        self._several[image, tuple(name for name in _IMAGES if name in fields and name != image)] += 1
         self._folders.add(key.rpartition("/")[0])
         usual = usual_names(LABEL)
         self._places |= dict.fromkeys(name for name in fields if not usual.isdisjoint(name.lower().split(".")))
@@ -477,16 +483,16 @@ class _Seen:
     def notes_on_images(self) -> list[str]:
         """Return notes about samples with several images."""
         return [
-            f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(others)} "
-            f"as further fields; if another one is the image, pass --column image={others[0]} "
-            f"(columns={{'image': {others[0]!r}}})"
-            for (image, others), count in self._several.items()
-            if others
+            f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(further)} "
+            f"as further fields; if another one is the image, pass --column image={further[0]} "
+            f"(columns={{'image': {further[0]!r}}})"
+            for (image, further), count in self._several.items()
+            if further
         ]
 
-    def collect(self, found: Collector, label: LabelSource, *, is_indexed: bool) -> None:
+    def collect(self, collector: Collector, label: LabelSource, *, is_indexed: bool) -> None:
         """State what becomes of each field and of the other members."""
-        account = found.account
+        account = collector.account
         account.declare("field", self._roles)
         for name, roles in self._roles.items():
             if not roles:
@@ -499,7 +505,7 @@ class _Seen:
                     account.use("field", name, role)
         if is_indexed:
             account.use("column", "label", "label")
-        for name, reason in self.others.items():
+        for name, reason in self.non_fields.items():
             account.leave_out("member", name, reason)
         if self._invalid:
             account.notes.append(
@@ -510,22 +516,22 @@ class _Seen:
 
 def samples(
     data: tar.Bytes,
-    number: int,
+    shard_index: int,
     shard: str,
     *,
     split: Split = split_name,
     part: bool = False,
-    others: dict[str, str] | None = None,
+    non_fields: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, _Location, _Fields]]:
     """Yield (key, location, fields) of each sample of a shard, or of a part of one.
 
     Args:
         data: The shard, or the part.
-        number: Number of the shard.
+        shard_index: Position of the shard among those of the source.
         shard: Its name.
         split: Splits names into key and field.
         part: Whether ``data`` may end between members.
-        others: Gets the names of members that are not fields, and why they are not.
+        non_fields: Gets the names of members that are not fields, and why they are not.
 
     Raises:
         ShardError: The shard is damaged, or a sample has a field twice, or its fields are in several places.
@@ -546,13 +552,13 @@ def samples(
                 offset=start,
             )
         earlier[key] = sets.setdefault(names, names)
-        return key, (number, start, stop), fields
+        return key, (shard_index, start, stop), fields
 
     for member in tar.walk(data, shard=shard, complete=part):
         parts = split(member.name) if member.is_file else None
         if parts is None:
-            if others is not None and not member.name.endswith("/"):
-                others[f"{shard}/{member.name}"] = _NOT_A_FIELD if member.is_file else "is a link or a device"
+            if non_fields is not None and not member.name.endswith("/"):
+                non_fields[f"{shard}/{member.name}"] = _NOT_A_FIELD if member.is_file else "is a link or a device"
             continue
         if parts[0] != key:
             if key is not None:
@@ -586,5 +592,5 @@ def _extra_bytes(sizes: Mapping[str, int], image: str, json_bytes: int | None) -
         json_bytes: What its facts add to the field ``json``; None if it is packed as it is.
     """
     excluded = (image, "cls") if json_bytes is None else (image, "cls", "json")
-    others = {name: size for name, size in sizes.items() if name not in excluded}
-    return sum(tar.member_bytes(f"000000000.{name}", size) for name, size in others.items()) + (json_bytes or 0)
+    kept_sizes = {name: size for name, size in sizes.items() if name not in excluded}
+    return sum(tar.member_bytes(f"000000000.{name}", size) for name, size in kept_sizes.items()) + (json_bytes or 0)

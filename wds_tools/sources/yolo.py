@@ -99,7 +99,7 @@ def _names(raw: Mapping[str, Any], where: str) -> Classes:
             raise SourceError(f"{where}: the numbers of 'names' are {quoted(names)}; allowed are 0 to {len(names) - 1}")
         names = [names[key] for _, key in sorted(zip(numbers, names, strict=True))]
     if names is None and stated is not None:
-        names = [f"class_{number}" for number in range(min(int(stated), _MAX_BYTES))]
+        names = [f"class_{index}" for index in range(min(int(stated), _MAX_BYTES))]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise SourceError(f"{where} has no class names: give 'names' as a list, or as number: name")
     if stated is not None and int(stated) != len(names):
@@ -109,10 +109,10 @@ def _names(raw: Mapping[str, Any], where: str) -> Classes:
 
 def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
     message = f"{where}: kpt_shape is not [number of points, 2 or 3]"
-    found = _numbers(shape, message)
-    if len(found) != 2:
+    shape_numbers = _numbers(shape, message)
+    if len(shape_numbers) != 2:
         raise SourceError(message)
-    points, numbers = found
+    points, numbers = shape_numbers
     if numbers not in (2, 3) or points < 1:
         raise SourceError(f"{where}: kpt_shape is [{points}, {numbers}]; allowed are [number of points, 2 or 3]")
     return points, numbers
@@ -141,12 +141,12 @@ def parse_list(data: bytes, where: str) -> tuple[str, ...]:
 def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
     """Return what ``obj.data`` of Darknet states: lines such as ``train = data/train.txt``."""
     pairs = [line.partition("=") for line in text_of(data, where).splitlines()]
-    found = {key.strip(): value.strip() for key, equals, value in pairs if equals}
-    splits = {_SPLIT_ALIASES.get(key, key): (value,) for key, value in found.items() if value}
+    entries = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    splits = {_SPLIT_ALIASES.get(key, key): (value,) for key, value in entries.items() if value}
     roles = {"classes": "class list", "names": "class list", "train": "samples", "valid": "samples", "val": "samples"}
     parts = tuple(
         Part("entry", key, roles[key]) if key in roles else Part("entry", key, "", "is for the training program")
-        for key in found
+        for key in entries
     )
     return DataYaml(names, {split: splits[split] for split in SPLITS if split in splits}, None, {}, parts)
 
@@ -175,13 +175,13 @@ def annotations_of(
         except SourceError as error:
             result.skip(image, error, name)
             continue
-        beyond = next((one for one in objects if one["category"] >= len(yaml.names)), None)
+        beyond = next((entry for entry in objects if entry["category"] >= len(yaml.names)), None)
         if beyond is not None:
             raise SourceError(
                 f"{name} has class number {beyond['category']}, and {where} has {len(yaml.names)} names, numbered from "
                 "0: add the missing names, or correct the label file"
             )
-        if repeated := len(objects) - len({str(one) for one in objects}):
+        if repeated := len(objects) - len({str(entry) for entry in objects}):
             result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
         result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
     return result.finished()
@@ -200,13 +200,13 @@ def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) 
     ``keypoints`` is ``kpt_shape``: the number of points, and the numbers per point.
     """
     objects = []
-    for number, line in enumerate(text_of(data, where).splitlines(), 1):
+    for line_number, line in enumerate(text_of(data, where).splitlines(), 1):
         words = line.split()
         if words and not words[0].startswith("#"):
             try:
                 objects.append(_object(words, keypoints))
             except SourceError as error:
-                raise SourceError(f"line {number} of {where} has {error}") from error
+                raise SourceError(f"line {line_number} of {where} has {error}") from error
     return objects
 
 
@@ -272,7 +272,7 @@ def are_boxes(data: bytes) -> bool:
         objects = parse(data, "")
     except SourceError:
         return False
-    return bool(objects) and all(-0.5 <= edge <= 1.5 for one in objects for edge in one["box"])
+    return bool(objects) and all(-0.5 <= edge <= 1.5 for entry in objects for edge in entry["box"])
 
 
 def label_path(image: str) -> str:
