@@ -253,7 +253,7 @@ def test_identifiers_are_texts_and_values_of_structs_are_named_with_the_way_out(
     write(pa.table({"image": IMAGES, "id": ids, "label": labels}), tmp_path / "t")
     src = next(tmp_path.glob("t.*"))
     assert packed(src, tmp_path / "dst")[1].facts["id"] == "01010101-0101-0101-0101-010101010101"
-    assert "it has nested values: write the label as a value of its own" in "".join(scan(src).account.notes)
+    assert "it has nested values: write the label as a separate value" in "".join(scan(src).account.notes)
     write(pa.table({"sample": [{"image": data} for data in IMAGES], "label": CYCLE}), tmp_path / "t")
     with pytest.raises(SourceError, match=r"bytes in lists and structs, as in 'sample', must be values of their own"):
         scan(src)

@@ -1,7 +1,7 @@
 """Files next to images that may have their labels or other values: the one rule of all layouts and sources.
 
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
-name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
+name of an image, or if its name says so, such as ``labels.xlsx``. It is packed, an error, or named in a note.
 
 A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`. `leave_out_files` and
 `check_next_to` look at the files below all other folders, next to a single file, and above a folder.
@@ -168,8 +168,8 @@ def _about_in(
 def _check_above(source: Source, collector: Collector, root: Path) -> None:
     """Check that no table or COCO file in the folder above a folder is about most of its images, and note other files.
 
-    A folder above may be any folder, such as that of a user or of all projects. So few files are looked at, and numbers
-    are names only in a column of names or ids, and what cannot be read is nothing to report.
+    A folder above may be any folder, such as the home folder. So few files are looked at, numbers are names only in a
+    column of names or ids, and a file that cannot be read is not reported.
     """
     files: list[File] = []
     with suppress(OSError), os.scandir(root) as entries:
@@ -179,7 +179,7 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    collector.account.notes += _check_beside(source, root, [*islice(source.image_names(collector), _PROBED)])
+    collector.account.notes += _check_folders_next_to(source, root, [*islice(source.image_names(collector), _PROBED)])
     images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
     names = RowNames(images)
     for file in texts:
@@ -192,7 +192,7 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     )
 
 
-def _check_beside(source: Source, root: Path, images: Sequence[str]) -> list[str]:
+def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) -> list[str]:
     """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source.
 
     Returns:
@@ -273,7 +273,7 @@ def about(
         read: Returns the content of a file.
         are_labelled: Whether labels are known. Then a file that is not read is about the images only if its name says
             so.
-        names: The names of these images, and of those of other splits, about which a file can be as well.
+        names: The names of these images and of the images of other splits, which a file may name as well.
     """
     same = elsewhere((file.path for file in unread), (file.path for file in images))
     format_name = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
@@ -296,7 +296,7 @@ def about(
 
 
 def says_labels(path: str) -> bool:
-    """Return whether a file is named like labels; a compressed table also if it is named like a split.
+    """Return whether a file is named like labels; a compressed table even if it is only named like a split.
 
     >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy"), says_labels("train.csv.gz")
     (True, False, True)
@@ -309,7 +309,7 @@ def says_labels(path: str) -> bool:
 def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
     """Return the files with these endings that can be about all images: not those that describe one image.
 
-    The ending "" is that of names without an extension.
+    The ending "" stands for names without an extension.
     """
     fitting = []
     for file in files:
@@ -365,7 +365,7 @@ def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextT
 
 
 def share_of_names(column: str, rows: Sequence[Row], names: RowNames) -> float:
-    """Return the share of the values of a column that name images; 0 if few numbers differ, as those of classes."""
+    """Return the share of the values of a column that name images; 0 if few numbers differ, as class numbers do."""
     values = [row[column] for row in rows if row.get(column) not in (None, "")]
     if not values or any(isinstance(value, (dict, list)) for value in values):
         return 0.0
@@ -468,7 +468,9 @@ def _in_columns(
         values = [row[column] for row in rows if names.has(row.get(column))]
         named = names.all_of(values)
         are_numbers = all(map(_is_number, values))
-        are_classes = _OF_CLASSES.search(path) is not None and not are_most(named, images)  # 1 is also that of a class
+        are_classes = _OF_CLASSES.search(path) is not None and not are_most(
+            named, images
+        )  # 1 may also be a class number
         if not values or (
             are_numbers and (are_classes or len(values) == 1 or share_of_names(column, rows, names) < ENOUGH)
         ):
@@ -519,7 +521,7 @@ def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -
     pairs = [(name, value) for name, value in listed if names.has(name)]
     if all(names_a_file(value) for _, value in pairs):  # pairs of files, such as images and masks
         return ""
-    are_files = any(names_a_file(name) for name, _ in pairs)  # numbers may also be those of classes
+    are_files = any(names_a_file(name) for name, _ in pairs)  # numbers may also be class numbers
     if 2 * len(pairs) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
         return ""
     name, value = pairs[0]

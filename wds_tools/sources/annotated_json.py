@@ -106,7 +106,7 @@ def _described(
     file_of: Mapping[str, File] = MappingProxyType({}),
     file_kind: str = "",
 ) -> Described:
-    """Return a split with the images that its annotations name; the arguments are those of `Described`."""
+    """Return a split with the images that its annotations name; the arguments are as in `Described`."""
     first = used[0].path if used else ""
     source = posixpath.basename(first) or f"a {file_kind}"
     names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
@@ -154,7 +154,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
     file_of: dict[str, File] = {}
     skipped: list[Skip] = []
     kinds: dict[str, None] = {}
-    stated: dict[str, str] = {}  # image with a file of its own -> its name there
+    stated: dict[str, str] = {}  # image that has a separate file -> its name there
     for file, data, kind in _shape_files(files):
         kinds[kind] = None
         stem = posixpath.splitext(posixpath.basename(file.path))[0]
@@ -202,7 +202,7 @@ class Shaped(NamedTuple):
     Attributes:
         name: Its name in the file.
         entries: Further entries of it, such as its width.
-        shapes: Annotations as of COCO, with the name of their class.
+        shapes: Annotations as in COCO, with the name of their class.
     """
 
     name: str

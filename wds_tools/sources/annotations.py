@@ -16,7 +16,7 @@ from wds_tools.sources.base import Skip
 from wds_tools.wording import counted
 
 _MAX_NAMED = 10  # of the objects of one kind
-_FILE = "described in"  # of the entries of an image: the file that has them, for messages
+_FILE = "described in"  # among the entries of an image: the file that has them, for messages
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -30,7 +30,7 @@ class Annotations:
         attributes: Further attributes of each class, such as names of key points; empty if there are none.
         images: Name of an image in the source -> its entries of the ``json`` field, see `packed`.
         fields: Name of an image -> field -> file that becomes this field.
-        labels: Name of an image -> its classes, of a file that states no objects.
+        labels: Name of an image -> its classes, if the file states no objects.
         skipped: Images whose annotations cannot be used.
         parts: What becomes of the entries of the annotation file.
         notes: What a user should know, for the account.
@@ -137,7 +137,7 @@ def stem_of(path: str) -> str:
 
 
 class Collected:
-    """Annotations while they are collected: images with bad boxes are skipped, what is remarkable is listed."""
+    """Annotations while they are collected: images with bad boxes are skipped, and remarks are listed."""
 
     def __init__(self) -> None:
         self.annotations = Annotations()
@@ -175,7 +175,7 @@ class Collected:
         self.annotations.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
 
     def remark(self, what: str, where: str, count: int = 1) -> None:
-        """List objects that are kept but that a user should know."""
+        """List objects that are kept, but that a user should know about."""
         before, named = self._remarks.get(what, (0, []))
         self._remarks[what] = before + count, [*named, where][: _MAX_NAMED + 1]
 

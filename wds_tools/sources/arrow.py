@@ -5,7 +5,7 @@ structs ``{bytes, path}``, and class names are in the metadata. Tables of other 
 and without that metadata, are read too.
 
 Sizes of images in Parquet files are estimates: the mean of the row group. The metadata does not contain the lengths of
-images, and reading them would mean to read all data. So shards may be somewhat longer than ``shard_bytes``.
+images, and to learn them, all data would have to be read. So shards may be somewhat longer than ``shard_bytes``.
 
 Arrow files are those in the stream format, which ``datasets.save_to_disk`` writes, and in the file format. They are
 memory-mapped: a record is read without its neighbours, and lengths are exact.
@@ -74,7 +74,7 @@ _OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
 class ArrowSource(RecordSource):
     """Arrow files with images in a column: a file, a pattern, or a folder, such as one that ``save_to_disk`` wrote.
 
-    The files are those of one split. A folder ``label=cat`` of a path is a column ``label``.
+    All files belong to one split. A folder ``label=cat`` of a path is a column ``label``.
 
     Attributes:
         grouped: Whether the rows of a group can only be read together.
@@ -95,7 +95,7 @@ class ArrowSource(RecordSource):
         self.partitions = _partitions(self.path, self.paths)
 
     def find(self) -> tuple[Path, ...]:
-        """Return the files: those that the state of a saved dataset names, or those of the folder."""
+        """Return the files that the state of a saved dataset names, or else the files of the folder."""
         state = self.path / "state.json"
         if state.is_file():
             with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):

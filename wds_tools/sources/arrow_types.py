@@ -139,7 +139,7 @@ def further_parts(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield what a file has besides its columns, and what structs of images have besides bytes and the path.
 
-    Each is (kind, name, why it is left out). The paths of some images (``pathless``) are packed, or there are none.
+    Each is (kind, name, why it is left out). The path of an image in ``pathless`` is packed, or missing.
     """
     for column in schema:
         kind = _without_encoding(column.type)

@@ -63,7 +63,7 @@ class Record(NamedTuple):
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
         remarks: What is wrong with fields that are kept, in the same words for each record.
-        signature: That of the image, if the source has it.
+        signature: Signature of the image, if the source has it.
     """
 
     image: bytes | NDArray[np.uint8]
@@ -263,8 +263,8 @@ def _has_label(numbered: Numbered) -> NDArray[np.bool_]:
     """Return which inputs have a label: bool [n]."""
     if numbered.several is not None:
         return np.array([labels is not None for labels in numbered.several], np.bool_)
-    found: NDArray[np.bool_] = numbered.numbers != NO_NUMBER
-    return found
+    has_label: NDArray[np.bool_] = numbered.numbers != NO_NUMBER
+    return has_label
 
 
 class Source:
@@ -379,7 +379,7 @@ class Source:
         return self.options.kind is not None or "label" in self.columns
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
-        """Return the local image files whose modification time is later, of those that inputs are read from."""
+        """Return the local image files, among the files of inputs, whose modification time is later."""
         return []
 
     def read(self, entry: Input) -> Record:
@@ -448,8 +448,8 @@ def check_size(name: str, size: int, listed: int) -> None:
 class FileTimes:
     """Times of files when they were listed: a file that was changed or replaced may have the same length.
 
-    Of most files only the latest time is kept, because there may be millions. It is that of the change of the inode, or
-    the modification time if this is later: a file that replaces another one may have been modified long before.
+    Of most files only the latest time is kept, because there may be millions. It is the time of the change of the
+    inode, or the modification time if this is later: a file that replaces another may have been modified long before.
 
     Attributes:
         newest_ns: The latest time that is not in the future.
@@ -472,10 +472,10 @@ class FileTimes:
         """Return all times as JSON."""
         return [self.newest_ns, self.started_ns, self.future]
 
-    def merge(self, other: FileTimes) -> None:
+    def merge(self, times: FileTimes) -> None:
         """Take note of the times of other files, listed at the same time."""
-        self.newest_ns = max(self.newest_ns, other.newest_ns)
-        self.future |= other.future
+        self.newest_ns = max(self.newest_ns, times.newest_ns)
+        self.future |= times.future
 
     def add(self, names: Sequence[str], statuses: Sequence[os.stat_result]) -> None:
         """Take note of the times of files."""

@@ -68,7 +68,7 @@ def has_usual_name(path: str) -> bool:
 
 
 def can_be_merged(path: str) -> bool:
-    """Return whether a file is one of those that COCO provides for the same images and annotations."""
+    """Return whether a file is one of several that COCO provides for the same images."""
     return posixpath.basename(path).startswith(_MERGED)
 
 
@@ -76,13 +76,13 @@ def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = (), ids_repeat
     """Return the annotations of a COCO file.
 
     Category ids become class numbers in ascending order. Boxes become left, top, right, bottom. An annotation without
-    a box gets the one around its outline. Images without annotations have an empty list of objects.
+    a box gets the box around its outline. Images without annotations have an empty list of objects.
 
     Args:
         data: The file.
         where: Its name, for messages.
         left_out: Entries of images that do not become entries of samples.
-        ids_repeat: Whether annotations of several images may have one id, as those of an object in a film.
+        ids_repeat: Whether annotations of several images may have the same id, like an object in the frames of a film.
 
     Raises:
         SourceError: The file is not COCO, or what refers to an image or a category is ambiguous: ids that occur twice,
@@ -102,7 +102,7 @@ class _Reader:
         self.ids: list[Any] = []
         self.kinds: set[str] = set()
         self.used: dict[Any, _Id] = {}  # category -> an annotation
-        self.largest = 0.0  # number of a box
+        self.largest = 0.0  # number in a box
         try:
             self.text = data.decode(json.detect_encoding(data))
             self.values = self._entries()
@@ -143,7 +143,7 @@ class _Reader:
 
     def _space(self, at: int) -> int:
         match = _SPACE.match(self.text, at)
-        assert match is not None, "it matches no space too"
+        assert match is not None, "the pattern matches the empty text"
         return match.end()
 
     def _expect(self, character: str, at: int) -> int:
@@ -439,7 +439,7 @@ def _keypoints(values: Any, names: Any) -> list[list[float]]:
 def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """Return the annotations of two files about the same images, such as instances and captions.
 
-    Objects with the same id become one with the attributes of both, as those of ``person_keypoints`` and ``instances``.
+    Objects with the same id become one with the attributes of both, as in ``person_keypoints`` and ``instances``.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(source_id) for source_id, name in zip(second.ids, second.names, strict=True)):

@@ -88,7 +88,7 @@ def pixel_columns(names: Iterable[str]) -> list[str]:
 
 
 def pixels_error(where: str, name: str, what: str = "column") -> SourceError:
-    """Return the error that the pixels of images are numbers in lists, in text or in columns of their own."""
+    """Return the error that the pixels of images are numbers in lists, in text or in one column each."""
     return SourceError(
         f"{where} has the pixels of images as numbers in {what} {name!r}, as FER-2013 and MNIST as CSV have them: make "
         "arrays of them and pack these: docs/sources.md shows the lines"
@@ -150,7 +150,7 @@ def json_or(otherwise: Any, data: bytes | memoryview) -> Any:
 
 
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
-    """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
+    """Return the object in JSON; None if it is something else. The text of invalid JSON is the entry ``json``."""
     value = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
     return value if isinstance(value, dict) else None
 

@@ -41,7 +41,7 @@ _MARKED = ("zarr", "lmdb", "mds", "litdata")  # kinds of folders that have a fil
 _MARKERS = (*_ZARR_METADATA, "data.mdb", INDEX)
 _TREES = ("folder", "tar", "zip")
 _ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layout
-_IN_TREES = (*_ANNOTATED, "table")  # a table also as a file of its own
+_IN_TREES = (*_ANNOTATED, "table")  # a table may also be a single file
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_IN_TREES)
 _PYTHON_KINDS = {"object", "stream"}
 _IN_FILES = ("webdataset", "dotted", "tar", "zip", "arrow", "parquet", "tfrecord")  # in folders of files
@@ -205,8 +205,8 @@ def detect(path: Path) -> str:
         )
     if path.exists() and (kind := _first_kind(path, KINDS)):
         return kind
-    if path.exists() and (other := _other_format(path)) is not None:
-        raise SourceError(f"{path} is {other.name}, which is not read: {other.remedy}")
+    if path.exists() and (refused := _refused_format(path)) is not None:
+        raise SourceError(f"{path} is {refused.name}, which is not read: {refused.remedy}")
     if path.is_file() and is_image_name(path.name):
         raise SourceError(f"{path} is a single image: name the folder that contains it")
     if path.exists() and not path.is_dir():
@@ -236,7 +236,7 @@ def _first_kind(path: Path, kinds: Iterable[str]) -> str | None:
     return next((kind for kind in kinds if KINDS[kind].matches(path)), None)
 
 
-def _other_format(path: Path) -> OtherFormat | None:
+def _refused_format(path: Path) -> OtherFormat | None:
     """Return the format of a file or folder if it is known and not read."""
     if path.is_file():
         with path.open("rb") as file:
@@ -245,7 +245,7 @@ def _other_format(path: Path) -> OtherFormat | None:
     folders = [path, *(entry for entry in there if entry.is_dir())]
     refused = refused_format([*(f"{folder.name}/" for folder in folders), *_file_names(path)])
     first = next((entry for entry in there if entry.is_file() and not entry.suffix), None)  # such as train of CIFAR-100
-    return refused if refused or first is None else _other_format(first)
+    return refused if refused or first is None else _refused_format(first)
 
 
 def _split_folders(path: Path) -> list[Path]:
@@ -282,7 +282,7 @@ def _is_file(*extensions: str) -> Callable[[Path], bool]:
 
 
 def _is_hdf5(path: Path) -> bool:
-    is_matlab = _is_file(".mat")(path) and _other_format(path) is None  # version 5 is not HDF5
+    is_matlab = _is_file(".mat")(path) and _refused_format(path) is None  # version 5 is not HDF5
     return is_matlab or _is_file(".h5", ".hdf5", ".hdf", ".he5")(path)
 
 
@@ -304,7 +304,7 @@ def _is_table(path: str | Path) -> bool:
 
 
 def _is_arrow(path: Path) -> bool:
-    is_refused = path.is_file() and _other_format(path) is not None  # Feather version 1
+    is_refused = path.is_file() and _refused_format(path) is not None  # Feather version 1
     return _has_extension(".arrow", ".feather", ".ipc")(path) and not is_refused
 
 
@@ -344,7 +344,7 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
 def _kind_of_archives(
     files: Sequence[Path | RemoteFile], remote: RemoteOptions | None = None, *, is_indexed: bool = False
 ) -> str:
-    """Return what archives have: samples if one has samples. Of those at URLs, the first are looked into."""
+    """Return what archives have: samples if one has samples. At URLs, only the first are looked into."""
     looked_at = files if remote is None else files[:_MAX_ARCHIVES]
     kinds = (_kind_of_archive(file, remote, is_indexed=is_indexed) for file in looked_at)
     return next((kind for kind in kinds if kind != "tar"), "tar")

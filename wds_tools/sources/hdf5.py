@@ -206,7 +206,7 @@ def _without_references(tree: _Tree) -> Contents:
 
 
 def _flat_contents(tree: _Tree) -> Contents:
-    """Return the datasets with rows as arrays, and fields of records as arrays of their own."""
+    """Return the datasets with rows as arrays, and fields of records as separate arrays."""
     contents = _without_references(tree)
     for name, item in tree.datasets.items():
         contents.add(name, item)
@@ -225,14 +225,14 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     for name, item in tree.datasets.items():
         if name.startswith(inside):
             groups.setdefault(name.rpartition("/")[0], {})[name] = item
-    classes = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
-    deep = [item for item in tree.datasets.values() if item.ndim > 2 and not _is_one_image(item)]
+    classes = {group: items for group, items in groups.items() if all(map(_is_image, items.values()))}
+    deep = [item for item in tree.datasets.values() if item.ndim > 2 and not _is_image(item)]
     if not classes or deep or any(array_kind(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
         return None  # an array has rows of images
     _check_groups(classes, inside, where)
     for group, items in groups.items():
-        if group not in classes and any(map(_is_one_image, items.values())):
-            not_image = next(name for name, item in items.items() if not _is_one_image(item))
+        if group not in classes and any(map(_is_image, items.values())):
+            not_image = next(name for name, item in items.items() if not _is_image(item))
             raise SourceError(
                 f"{where} has images in group {group!r}, but also {not_image!r}, which is not an image; allowed are "
                 "groups with only one dataset per image: remove it, or save all images in one array"
@@ -281,7 +281,7 @@ def _image(item: Any) -> Rows:
     )
 
 
-def _is_one_image(item: Any) -> bool:
+def _is_image(item: Any) -> bool:
     """Return whether a dataset is one image: [H, W], [H, W, C], or the bytes of an encoded image."""
     if item.ndim == 0:
         return (

@@ -44,11 +44,11 @@ from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
 
 CAPTIONS = "captions"
-"""The entry of ``json`` with the captions of an image, as of COCO's."""
+"""The entry of ``json`` with the captions of an image, as from COCO."""
 
 _CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
 _UPLOADED = re.compile("^[0-9a-f]{4,}-")  # what Label Studio writes before the name of a file
-_ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # and those that number these rows
+_ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # columns that number these rows
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class SplitRows(NamedTuple):
 
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
-    """Return the tables that name images. One that names few is left out if the others name all of these."""
+    """Return the tables that name images. One of few images is left out if others name all of them."""
     texts = candidates(files.others, files.images, layouts.TABLES)
     lines = candidates(files.others, files.images, (".txt",))
     texts += [file for file in lines if table_in(file.path, files.read(file), options.encoding) is not None]
@@ -117,7 +117,7 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
 
 
 def _joined(tables: Sequence[Named]) -> list[Named]:
-    """Return tables, with those that are parts of one as one: each is about the images in its own folder only."""
+    """Return the tables, the parts of one table joined: each part names only images in the folder of the part."""
     by_form: dict[Any, list[Named]] = {}
     for table in tables:
         folder = posixpath.dirname(table.file.path)
@@ -167,7 +167,7 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
 
 
 def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> None:
-    """Check that no other value in rows, also in lists and objects, names another image than the id of its row."""
+    """Check that no other value of a row, even inside lists and objects, names another image than its id does."""
     other_names: dict[str, list[str]] = {}
     for row in rows:
         row_image = names.find(row.get(image), table=table)
@@ -205,7 +205,7 @@ def _no_header(table: str, columns: Sequence[str]) -> SourceError:
 def _with_captions(table: Named) -> Named:
     """Return a table with one row for each image, if the rows of an image differ only in captions and row numbers.
 
-    These become lists, of one column of captions the list ``captions``.
+    These columns become lists; a single column of captions becomes the list ``captions``.
     """
     paths = [image.path for image in table.images if image is not None]
     if len({*paths}) == len(paths):
@@ -219,8 +219,10 @@ def _with_captions(table: Named) -> Named:
     varied = [name for name in further if any(_differ(name, image_rows) for image_rows in several)]
     numbered = [name for name in varied if _ROW_NUMBER.search(name.lower()) or name in table.rows.unnamed]
     texts = [name for name in varied if _CAPTION.search(name.lower()) and name not in numbered]
-    is_other = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
-    if not texts or is_other:
+    has_other_values = (
+        {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
+    )
+    if not texts or has_other_values:
         return table
     is_only = len(texts) == 1 and CAPTIONS not in table.rows.columns
     names = {name: CAPTIONS if is_only and name in texts else name for name in varied}
@@ -404,7 +406,7 @@ def _packing_of_table(files: Files, tables: Sequence[Named]) -> str:
 
 
 def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
-    """Return the table of each split, or one of no split; None if there are more."""
+    """Return the table of each split, or a single table of no split; None if there are more."""
     by_split = {split_of_table(table.file.path): table for table in tables}
     return None if len(by_split) < len(tables) or ("" in by_split and len(by_split) > 1) else by_split
 
@@ -412,7 +414,7 @@ def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
 def _by_folder(table: Named) -> dict[str, SplitRows]:
     """Return the rows of a table by the folder of their image that is named like a split, if there are several.
 
-    SplitRows without an image are in the first.
+    Rows without an image are in the first split.
     """
     folders = [None if image is None else split_folder(image.path) for image in table.images]
     names = sorted({name for name in folders if name is not None})

@@ -52,7 +52,7 @@ class Input(NamedTuple):
             the source states that.
         label: Class number; None in a source without labels.
         location: Numbers with which the source finds the record again.
-        group: Number of a chunk or row group, whose records are cheap to read together; -1 without
+        group: Index of a chunk or row group, whose records are cheap to read together; -1 without
             groups.
         extra: Bytes that the other fields take in a shard, as exact as ``size``.
         parts: Field -> further file of this sample, if the source is a tree of files.
@@ -84,7 +84,7 @@ _TYPES: dict[str, pa.DataType] = {
     "facts": pa.large_binary(),
     "labels": pa.large_list(pa.int64()),
 }
-"""Columns of a batch. Those of fields with a default are missing if all rows have the default."""
+"""Columns of a batch. A column is missing if all its rows have the default of the field."""
 
 
 class InputRows(Sequence[Input]):
@@ -127,7 +127,7 @@ class InputRows(Sequence[Input]):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns in which any input has another value than the default."""
+        """Names of the columns in which any input has a value other than the default."""
         names = {name for batch in self.rows(0, len(self)) for name in batch.schema.names}
         return [name for name in _TYPES if name in names]
 
@@ -153,10 +153,10 @@ class InputRows(Sequence[Input]):
 
 
 class Inputs(InputRows):
-    """Inputs in the order in which they are appended. Those of a large source are in temporary files.
+    """Inputs in the order in which they are appended. The inputs of a large source are in temporary files.
 
     Args:
-        inputs: The first of them.
+        inputs: The first inputs.
     """
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
@@ -316,7 +316,7 @@ def _mapped_column(arrays: Sequence[pa.Array]) -> pa.Array:
         buffers = [_in_file(np.from_dlpack(array) for array in arrays)]
     elif kind == pa.large_binary():
         buffers = [_in_file(_all_ends(arrays)), _in_file(map(_data_of, arrays))]
-    if not buffers or any(one is None for one in buffers):
+    if not buffers or any(buffer is None for buffer in buffers):
         return pa.concat_arrays(arrays)
     return pa.Array.from_buffers(kind, rows, [None, *buffers])
 
@@ -332,7 +332,7 @@ def _data_of(array: pa.Array) -> memoryview:
 
 
 def _all_ends(arrays: Sequence[pa.Array]) -> Iterator[NDArray[np.int64]]:
-    """Yield the offsets of the texts of several arrays as those of one."""
+    """Yield the offsets of the texts of several arrays, as in one array."""
     last = 0
     yield np.zeros(1, np.int64)
     for array in arrays:

@@ -98,8 +98,8 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
     Otherwise columns with the name of a split, such as ``is_train``, are none of them.
 
     Args:
-        tables: Flags of each table, without columns with a known role, and number of its rows. Tables such as those of
-            splits have the same classes.
+        tables: Flags of each table, without columns with a known role, and number of its rows. Several tables,
+            such as one for each split, have the same classes.
         is_stated: Whether all columns with 0 and 1 are classes.
     """
     names = [*dict.fromkeys(name for flags, _ in tables for name in flags if is_stated or not split_in(name))]
@@ -121,7 +121,7 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
 
 
 def check_only_label(where: str, hot: Sequence[str], texts: Mapping[str, Sequence[Any] | None], part: str) -> None:
-    """Check that besides two columns of 0 and 1 no column has texts that recur, as names of classes do."""
+    """Check that no column next to two columns of 0 and 1 has texts that recur, as class names do."""
     text_columns = {name: some_of(values) for name, values in texts.items() if values and could_be_classes(values)}
     if text_columns and len(hot) == 2:
         remedy = f"; or remove {', '.join(map(repr, text_columns))} if the classes are {quoted(hot)}"
@@ -133,7 +133,7 @@ class LabelColumns:
 
     Args:
         where: Name of the source, for error messages.
-        values: Column -> values, of columns whose names are those of labels.
+        values: Column -> values, of columns with a usual name of labels.
         options: What the user states.
         classes: Column -> class names that its type has.
         part: What a column is called in messages.
@@ -234,7 +234,7 @@ class LabelColumns:
 
 
 def _remedy(name: str, reason: str) -> str:
-    return f"pass --label {name} if it is" if reason != _NESTED else "write the label as a value of its own"
+    return f"pass --label {name} if it is" if reason != _NESTED else "write the label as a separate value"
 
 
 class _Column:
@@ -322,7 +322,7 @@ class _Column:
         return None
 
     def _several(self, value: Any) -> Any | None:
-        """Return a list of labels, also one that is written as text; None for other values."""
+        """Return a list of labels, even if it is written as text; None for other values."""
         try:
             return value if getattr(value, "ndim", 0) > 1 else items_of(value, self._separator)
         except LabelError:
@@ -344,7 +344,7 @@ class _Column:
 
 
 def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_certain: bool = False) -> dict[int, str] | None:
-    """Return the class name of each number if texts are these: one for each number, and another for another number.
+    """Return the class name of each number if texts are class names: one for each number, and all different.
 
     Some number must have several rows, unless it ``is_certain`` that the texts are class names.
 
@@ -514,7 +514,7 @@ def some_of(values: Sequence[Any], count: int = 3) -> str:
 
 
 def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
-    """Return path -> class names of each `ClassLabel` of ``datasets``, also in lists and dictionaries.
+    """Return path -> class names of each `ClassLabel` of ``datasets``, even inside lists and dictionaries.
 
     Features are objects or JSON; ``path`` is what is before their names.
     """
@@ -568,7 +568,7 @@ def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
 def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
 
-    A number that has no name is its own.
+    A number without a name is the name itself.
 
     >>> names_in({"cat": 1, "dog": 0}), names_in({"0": "dog", "1": "cat"})
     (('dog', 'cat'), ('dog', 'cat'))

@@ -54,8 +54,8 @@ class ObjectSource(RecordSource):
     """Items ``(image, label)``, dictionaries, dataclasses, or images alone, of an object with ``len()`` and ``[]``.
 
     An item must be the same each time it is read: all are read once to be listed, and again to be packed. An image is a
-    PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W]; pixels are uint8. Class names are
-    those of ``classes`` of the object, which torchvision's datasets have, or of a `ClassLabel`.
+    PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W]; pixels are uint8. Class names
+    come from the attribute ``classes``, which torchvision's datasets have, or from a `ClassLabel`.
     """
 
     kind = "object"
@@ -134,7 +134,7 @@ class ObjectSource(RecordSource):
         )
 
     def _values(self, index: int) -> dict[str, Any]:
-        """Return the entries of an item; those of a tuple are the image and the label."""
+        """Return the entries of an item; of a tuple, these are the image and the label."""
         if self._rows is not None:
             row = stored_values(self._rows[index].to_pylist()[0])
             return {name: self._value(name, value) for name, value in row.items()}
@@ -243,8 +243,8 @@ def digest_of(values: Mapping[str, Any] | str) -> int:
 def _class_names(items: Any) -> tuple[str, ...]:
     """Return the class names of an object by number; empty without them.
 
-    A part of a dataset, such as torch's ``Subset``, has those of the dataset; several datasets in one, as in
-    ``ConcatDataset``, must have the same.
+    A part of a dataset, such as torch's ``Subset``, has the names of the dataset; several datasets in
+    one, as in ``ConcatDataset``, must have the same names.
     """
     if names := _stated_names(items):
         return names
@@ -280,7 +280,7 @@ _Row = dict[str, Any]
 
 
 def is_stream(value: Any) -> bool:
-    """Return whether an object is a stream that can be continued from a state, as those of ``datasets`` can."""
+    """Return whether an object is a stream that can be continued from a state, as streams of ``datasets`` can."""
     methods = ("__iter__", "state_dict", "load_state_dict", "decode")
     return not hasattr(value, "__len__") and all(hasattr(value, name) for name in methods)
 
@@ -373,7 +373,7 @@ class StreamSource(RecordSource):
         return [stored_values(values) for values in islice(self._rows, count)]
 
     def _from(self, group: int) -> Iterator[_Row]:
-        """Return the rows of the stream, beginning with those of a group."""
+        """Return the rows of the stream from the start of a group."""
         stream, state = self._stream.decode(False), self._starts[group][1]  # decode() returns a new stream
         if state is not None:
             stream.load_state_dict(state)

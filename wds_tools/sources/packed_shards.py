@@ -42,7 +42,7 @@ class IndexedSample:
         stop: End of its last member.
         sizes: Length of each field in bytes, in stored order.
         label: Its class number; None without one.
-        json_bytes: What the entries of its field ``json``, and its key, add to that of a new shard.
+        json_bytes: What the entries of its field ``json``, and its key, add to this field of a new shard.
     """
 
     key: str
@@ -145,7 +145,7 @@ class AddedFields:
 
     def __init__(self, path: str, additions: Sequence[Addition], remote: RemoteOptions | None) -> None:
         self.paths: tuple[Path | RemoteFile, ...] = ()
-        self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
+        self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the index of each by its name
         for addition in additions:
             folder = join(path, addition.folder)
             with as_source_error(f"{shown_path(folder)} cannot be read", ManifestError, StoreError):

@@ -1,4 +1,4 @@
-"""Records that map names to values, such as those of TFRecord, LMDB, MDS and LitData.
+"""Records that map names to values, as in TFRecord, LMDB, MDS and LitData.
 
 The roles of the names are found from all records, not from the first one: a name that only some records have is not
 lost, and values of one name become the same kind of entry in all samples.
@@ -94,7 +94,7 @@ class RecordSource(NamedValues):
         return NONE
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:  # noqa: ARG002 - for formats that have them
-        """Return the class names of the labels if records do not have them, by the numbers of records."""
+        """Return the class names of the labels if records do not have them, by the index of the record."""
         return None
 
     def collect(self, collector: Collector) -> None:
@@ -121,7 +121,7 @@ class RecordSource(NamedValues):
                 collector.classes = self.classes_of({entry.location[0]: labels[index] for index, entry in listed}) or ()
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
-        """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
+        """Return what the records have, the inputs with the indexes of their records, and what is skipped."""
         seen, listed, skipped = Names(self), [], []
         for item in self.items():
             try:

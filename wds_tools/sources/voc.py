@@ -82,7 +82,7 @@ class _Builder:
 def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotations:
     """Return the annotations of images.
 
-    Classes are numbered in sorted order, which is also VOC's own. VOC counts pixels from 1, and a box includes its last
+    Classes are numbered in sorted order, as in VOC. VOC counts pixels from 1, and a box includes its last
     pixel: ``xmin`` 1 and ``xmax`` 500 are all of 500 pixels, left 0 and right 500. Many programs count from 0
     instead. Whether a dataset does is found out: it does if any ``xmin`` or ``ymin`` is below 1; nothing is
     subtracted then.
@@ -146,7 +146,7 @@ def _convert(
 
 
 def _list(value: Any) -> list[Any]:
-    """Return the elements of a name, which occurred never, once, or several times."""
+    """Return the elements of a name, which may occur never, once or several times."""
     return [] if value in (None, "") else value if isinstance(value, list) else [value]
 
 

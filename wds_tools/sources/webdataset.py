@@ -1,7 +1,7 @@
-"""WebDataset shards as a source: packed again they get another order and size, an index and a manifest.
+"""WebDataset shards as a source: packed again, they get another order and size, an index and a manifest.
 
 Samples keep their fields byte for byte and get new keys. Their ``json`` field keeps its entries and
-gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key`` (the old key).
+gets ``path`` (shard and old key), ``class`` and ``key`` (the old key) where it lacks them.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ Split = Callable[[str], tuple[str, str] | None]
 class WebDatasetSource(Source):
     """Tar shards of samples, plain or compressed: a shard, a pattern, or a folder; of a manifest, its shards.
 
-    The image is that of `image_field`; ``columns`` may name another field. The label may be a field, an entry of a JSON
-    field as ``json:label``, or ``folder``, see `LabelSource`. By default labels come from the index if the manifest
-    states where they come from, otherwise the field ``cls``.
+    The image is the field of `image_field`; ``columns`` may name another field. The label may be a field, an entry of a
+    JSON field as ``json:label``, or ``folder``, see `LabelSource`. By default, labels come from the index if the
+    manifest states where they come from, otherwise from the field ``cls``.
     """
 
     kind = "webdataset"
@@ -278,7 +278,7 @@ class WebDatasetSource(Source):
                 self.first_names[self.paths[shard_index].name], list(zip(ends[::2], ends[1::2], strict=True))
             )
         facts = json_object(fields.get("json", b"{}"))
-        # That of the first of these fields is in the index.
+        # The index has the signature of the first of these fields.
         is_signed = image == next((name for name in IMAGE_FIELDS if name in fields), None)
         signature = self._signature(shard_index, start, stop) if is_signed else None
         if facts is None:
@@ -325,7 +325,7 @@ class WebDatasetSource(Source):
             raise SourceError(f"{name}: {error}; choose another label, or fix the sample") from error
 
     def _indexed_labels(self, shard_index: int) -> dict[str, int] | None:
-        """Return the labels of a shard by key, if the manifest states that they are those of its index."""
+        """Return the labels of a shard by key, if the manifest states that they are in its index."""
         if self._stated is None:
             return None
         entry = next(shard for shard in self._stated.shards if shard.name == self.paths[shard_index].name)
@@ -527,7 +527,7 @@ def samples(
 
     Args:
         data: The shard, or the part.
-        shard_index: Position of the shard among those of the source.
+        shard_index: Position of the shard in the source.
         shard: Its name.
         split: Splits names into key and field.
         part: Whether ``data`` may end between members.

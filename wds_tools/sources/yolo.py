@@ -1,7 +1,7 @@
 """YOLO: ``data.yaml``, and for each image in ``images/`` a text file in ``labels/`` with one object per line. No I/O.
 
 A line has a class number and fractions of the image: a box (centre, width, height), or an outline of three points or
-more (also that of an oriented box, which has four), or a box and key points. Programs that write predictions add
+more (such as an oriented box, which has four), or a box and key points. Programs that write predictions add
 a confidence.
 """
 
@@ -230,7 +230,7 @@ def _object(words: list[str], keypoints: tuple[int, int] | None) -> Object:
 
 
 def _with_points(category: int, numbers: list[float], points: int, size: int) -> Object:
-    """Return an object with key points; those of two numbers have no visibility."""
+    """Return an object with key points; points of two numbers have no visibility."""
     end = 4 + points * size
     if len(numbers) not in (end, end + 1):
         raise SourceError(f"{1 + len(numbers)} numbers; allowed are {1 + end} with kpt_shape [{points}, {size}]")
