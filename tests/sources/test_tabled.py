@@ -345,7 +345,7 @@ def test_masks_next_to_images_with_a_table_are_fields_or_an_error(mask: str, fie
         assert (report.packed, report.manifest.fields[field]) == (COUNT, COUNT)
         assert not report.skipped
         return
-    with pytest.raises(SourceError, match=r"such as 'lesions/0.png', with the names of those that have one, such as"):
+    with pytest.raises(SourceError, match=r"such as 'lesions/0.png', with the names of images that have one, such as"):
         wt.pack(src, tmp_path / "dst", dry_run=True)
     assert wt.pack(src, tmp_path / "dst", kind="table", dry_run=True).account.packed == COUNT
 

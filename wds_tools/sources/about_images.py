@@ -48,7 +48,7 @@ from wds_tools.sources.refused import (
     NEXT_ARCHIVE,
     NOT_AN_IMAGE,
     OF_SPLIT,
-    OWN,
+    SAME_NAME,
     TABLE,
     About,
     is_template_name,
@@ -289,7 +289,7 @@ def about(
     stems = {stem for file in images if (stem := posixpath.splitext(file.path)[0]) in stems} if stems else stems
     for file in undecided:
         if posixpath.splitext(file.path)[0] in stems and why_not_packed(file.path) == NOT_AN_IMAGE:
-            about_files.setdefault(file.path, About(OWN))
+            about_files.setdefault(file.path, About(SAME_NAME))
         if file.path not in about_files and (reason := _by_name(file.path, are_labelled=are_labelled)):
             about_files[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
     return about_files

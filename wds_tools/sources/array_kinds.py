@@ -1,7 +1,7 @@
 """What the values of an array are, by its type; and arrays that are made of other things: fields of records, lists.
 
-An array here has ``shape``, ``ndim``, ``dtype`` and ``[]`` with a row or a slice of rows, as those of NumPy, h5py and
-Zarr; and perhaps ``chunks``.
+An array here has ``shape``, ``ndim``, ``dtype`` and ``[]`` with a row or a slice of rows, like arrays of NumPy, h5py
+and Zarr; and perhaps ``chunks``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wds_tools.format.label import Label, name
 from wds_tools.sources.values import layout_of
 
 # Kinds of values: "names" are an enumeration of HDF5, "bytes" and "lists" are of variable length in each row, "items"
-# are arrays with a shape of their own in each row, and "binary" is of one length without a meaning.
+# are arrays with a different shape in each row, and "binary" is of one length without a meaning.
 _KINDS = {
     **dict.fromkeys("iu", "integers"),
     **dict.fromkeys("SUT", "text"),
@@ -32,7 +32,7 @@ _KINDS = {
     "V": "binary",
 }
 STORED = ("integers", "booleans", "numbers", "complex")
-"""Kinds of values that become fields of their own."""
+"""Kinds of values that become separate fields."""
 
 _LOOKED_AT = 8  # rows whose first bytes are read to find out whether bytes are images
 _ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of such a file
@@ -45,7 +45,7 @@ class Rows:
         shape: Its shape.
         dtype: Its type.
         read: Returns a row or a slice of rows.
-        chunks: Its first number is that of the rows that are read together; None if any row is cheap to read.
+        chunks: The first is the number of rows that are read together; None if any row is cheap to read.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ def of_items(items: Sequence[Any]) -> Rows:
         return Items(items)
 
     def read(rows: Any) -> NDArray[Any]:
-        return np.stack([np.asarray(one[()]) for one in items[rows]]) if isinstance(rows, slice) else items[rows][()]
+        return np.stack([np.asarray(item[()]) for item in items[rows]]) if isinstance(rows, slice) else items[rows][()]
 
     return Rows((len(items), *items[0].shape), items[0].dtype, read)
 
 
 def row_as_column(array: Any) -> Rows:
-    """Return an array [1, N] as one [N]."""
+    """Return an array [1, N] as an array [N]."""
     return Rows(array.shape[1:], array.dtype, lambda rows: np.asarray(array[0])[rows])
 
 
 def fields_of(
     records: Any, dtype: np.dtype[Any] | None = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the names and arrays of the fields of an array of records, those of records in records too."""
+    """Yield the names and arrays of the fields of an array of records, including fields of records in records."""
     dtype = records.dtype if dtype is None else dtype
     for part in dtype.names or ():
         if dtype[part].names:
@@ -168,16 +168,16 @@ def is_stored(array: Any) -> bool:
 
 def texts_of(values: Any, what: str) -> list[str]:
     """Return text as a list."""
-    found = []
+    texts = []
     for row, value in enumerate(values.tolist() if hasattr(values, "tolist") else values):
         try:
-            found.append(value.decode() if isinstance(value, bytes) else str(value))
+            texts.append(value.decode() if isinstance(value, bytes) else str(value))
         except UnicodeDecodeError:
             raise SourceError(
                 f"{what} has text in row {row} that is not UTF-8, {value[:40]!r}: convert it, for example with "
                 "numpy.char.decode(x, 'latin-1')"
             ) from None
-    return found
+    return texts
 
 
 def labels_of(array: Any, what: str) -> list[Any]:
@@ -193,7 +193,7 @@ def labels_of(array: Any, what: str) -> list[Any]:
     if kind == "names":
         names = names_of(array)
         try:
-            return [names[number] for number in values.tolist()]
+            return [names[value] for value in values.tolist()]
         except KeyError as error:
             raise SourceError(f"{what} has the value {error}, which has no name in its enumeration") from None
     return list(values.tolist())
@@ -201,8 +201,8 @@ def labels_of(array: Any, what: str) -> list[Any]:
 
 def names_of(array: Any) -> dict[int, Label]:
     """Return number -> name for an enumeration, sorted by number."""
-    members = sorted((int(number), text) for text, number in array.dtype.metadata["enum"].items())
-    return {number: name(text) for number, text in members}
+    members = sorted((int(value), text) for text, value in array.dtype.metadata["enum"].items())
+    return {value: name(text) for value, text in members}
 
 
 def cells_of(array: Any, what: str) -> Any:

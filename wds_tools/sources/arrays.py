@@ -7,7 +7,7 @@ Zarr, versions 2 and 3, is a folder: an array, or a group with ``images`` and ``
 metadata may name a codec that unpickles data, which can run code. So the metadata is checked before Zarr opens the
 store, and only codecs that cannot run code are allowed.
 
-Tensor files (``.pt``, ``.pth``) contain a dictionary with ``images`` and ``labels``, also in dictionaries in it; a pair
+Tensor files (``.pt``, ``.pth``) contain a dictionary with ``images`` and ``labels``, even in dictionaries in it; a pair
 of both; images alone; or a list of samples, each a pair or a dictionary. They are read with
 ``torch.load(weights_only=True)``, which creates only tensors and plain containers.
 """
@@ -97,11 +97,11 @@ class ArraySource(RecordSource):
         """Return the files that are hashed for `Listing.stamp`."""
         return [self.path]
 
-    def collect(self, found: Collector) -> None:
-        found.take_files(self.files())
+    def collect(self, collector: Collector) -> None:
+        collector.take_files(self.files())
         with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
             roles = self._roles
-        count = found.account.given = roles.images.shape[0]
+        count = collector.account.given = roles.images.shape[0]
         rows = _chunk_rows(roles.images)
         names = self._names()
         self.record_roles = names.record_roles()
@@ -109,20 +109,20 @@ class ArraySource(RecordSource):
             group = row // rows if rows > 1 else -1
             extra = self.extra_bytes(self._values(row), self.record_roles)
             entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, extra)
-            found.add(entry, roles.labels[row] if roles.labels is not None else None)
-        found.classes = roles.classes or ()
-        roles.account(found.account)
+            collector.add(entry, roles.labels[row] if roles.labels is not None else None)
+        collector.classes = roles.classes or ()
+        roles.account(collector.account)
         if missing := self.missing_parts(roles.image):  # as in a copy or a program that was interrupted
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"{missing} of the images are missing, and are read as the fill value; {self.why_missing}, but the "
                 f"{self.whole} can also be incomplete"
             )
         for short, name in roles.further.items():
             if why := reason_of(self._others[short][1]):
-                found.account.leave_out("array", name, why)
+                collector.account.leave_out("array", name, why)
             else:
-                found.account.use("array", name, names.destination(short, self.record_roles))
-        names.account_facts(found, self.record_roles)
+                collector.account.use("array", name, names.destination(short, self.record_roles))
+        names.account_facts(collector, self.record_roles)
 
     def read(self, entry: Input) -> Record:
         roles, row = self._roles, entry.location[0]
@@ -335,14 +335,14 @@ class ZarrSource(ArraySource):
         is_metadata = name in (*_METADATA, ".zattrs") and folder in self._nodes
         return None if is_chunk or is_metadata else super().why_left_out(path)
 
-    def collect(self, found: Collector) -> None:
-        super().collect(found)
+    def collect(self, collector: Collector) -> None:
+        super().collect(collector)
         digest = xxhash.xxh3_128()
         for path in sorted(_walk(self.path)):
             status = path.stat()
             name = os.fsencode(path.relative_to(self.path))
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
-        found.stamp += digest.hexdigest()
+        collector.stamp += digest.hexdigest()
 
     def missing_parts(self, name: str) -> str:
         if (array := self._stored.get(name)) is None:
@@ -404,7 +404,7 @@ class TensorSource(ArraySource):
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Validating sparse", UserWarning)
-                is_zip = zipfile.is_zipfile(self.path)  # those before torch 1.6 cannot be mapped
+                is_zip = zipfile.is_zipfile(self.path)  # files by torch before 1.6 cannot be mapped
                 content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=is_zip)
         except Exception as error:  # torch.load raises many types of error for invalid files
             if is_system_error(error):
@@ -426,9 +426,9 @@ class TensorSource(ArraySource):
 
 
 def _why_not_loaded(error: Exception) -> str:
-    """Return why a file cannot be loaded: of torch's long advice, only the class that it does not create."""
-    if found := _GLOBAL.search(str(error)):
-        return f"it has objects of {found[1]}, which are not created, because a pickle can run code"
+    """Return why a file cannot be loaded: from torch's long advice, only the class that it does not create."""
+    if match := _GLOBAL.search(str(error)):
+        return f"it has objects of {match[1]}, which are not created, because a pickle can run code"
     return str(error).strip().partition("\n")[0][:200]
 
 
@@ -439,7 +439,7 @@ class _Tensors:
         self._contents, self._torch, self._where = contents, torch, where
 
     def add(self, prefix: str, entries: Mapping[Any, Any]) -> None:
-        """Add the entries of a dictionary, those of dictionaries in it with a path."""
+        """Add the entries of a dictionary, and the entries of dictionaries in it by their paths."""
         for key, value in entries.items():
             name = f"{prefix}{key}"
             if name in self._contents.arrays:
@@ -518,7 +518,7 @@ class _Tensors:
         return are_images and are_labels and len(images) == len(labels)
 
     def refuse_models(self, content: Mapping[Any, Any]) -> None:
-        """Raise an error for the weights of a model, whose entries are parameters and no samples."""
+        """Raise an error for the weights of a model, whose entries are parameters and not samples."""
         inner = [value for value in content.values() if isinstance(value, Mapping)]
         for entries in (content, *inner):
             tensors = [name for name, value in entries.items() if isinstance(value, self._torch.Tensor)]

@@ -1,4 +1,4 @@
-"""The files of a tree, listed once: up to a million are objects, and of more, blocks are in a temporary file.
+"""The files of a tree, listed once: up to a million are objects; if there are more, blocks are in a temporary file.
 
 Iterating makes objects of one block after another. So a question about all files should be asked while iterating.
 """
@@ -37,7 +37,7 @@ class FileList(Sequence[File]):
     def __init__(self, files: Iterable[File] = (), storage: _Storage | None = None) -> None:
         self._storage = storage or _Storage()
         self._blocks: list[_Block] = []
-        self._starts = [0]  # of blocks, and of the objects after them
+        self._starts = [0]  # indexes of the first file of each block, and of the objects after them
         self._last: list[File] = []
         self.extend(files)
 
@@ -98,11 +98,11 @@ class FileList(Sequence[File]):
     def __getitem__(self, index: int | slice) -> File | list[File]:
         if isinstance(index, slice):
             return list(islice(self, *index.indices(len(self))))
-        number = range(len(self))[index]
-        if number >= self._starts[-1]:
-            return self._last[number - self._starts[-1]]
-        block = bisect_right(self._starts, number) - 1
-        return self._storage.files(self._blocks[block])[number - self._starts[block]]
+        position = range(len(self))[index]
+        if position >= self._starts[-1]:
+            return self._last[position - self._starts[-1]]
+        block = bisect_right(self._starts, position) - 1
+        return self._storage.files(self._blocks[block])[position - self._starts[block]]
 
 
 class Paths(Sequence[str]):
@@ -147,12 +147,12 @@ class Sorter:
             return FileList(_in_order(self._last))
         self._end_run()
         runs = sorted(self._runs, key=lambda run: path_bytes(run[0].path))
-        if any(path_bytes(one[-1].path) > path_bytes(other[0].path) for one, other in pairwise(runs)):
+        if any(path_bytes(run[-1].path) > path_bytes(following[0].path) for run, following in pairwise(runs)):
             return _merged(runs)
-        found = FileList(storage=self._storage)  # files are listed almost in order
+        files = FileList(storage=self._storage)  # files are listed almost in order
         for run in runs:
-            found.take(run)
-        return found
+            files.take(run)
+        return files
 
     def _end_run(self) -> None:
         if self._last:
@@ -164,7 +164,7 @@ class Sorter:
 
 
 class Files:
-    """The files of a tree, or those of one split, listed once.
+    """The files of a tree or of one split, listed once.
 
     Args:
         files: In the order of the bytes of their paths.
@@ -216,13 +216,13 @@ class Files:
 
     def check_fields(self) -> None:
         """Check that no two files are the same field of an image, such as ``1.json`` and ``1.jpg.json``."""
-        found = self.further_fields
+        fields = self.further_fields
         first: dict[tuple[str, str], str] = {}
-        for path, own in found.items() if len({*found.values()}) < len(found) else ():
-            if (other := first.setdefault(own, path)) != path:
-                image, field = own
+        for path, key in fields.items() if len({*fields.values()}) < len(fields) else ():
+            if (same := first.setdefault(key, path)) != path:
+                image, field = key
                 raise SourceError(
-                    f"{self.where} has {other!r} and {path!r}, and both would be the field {field!r} of {image!r}: "
+                    f"{self.where} has {same!r} and {path!r}, and both would be the field {field!r} of {image!r}: "
                     "rename or remove one of them"
                 )
 
@@ -235,7 +235,7 @@ class Files:
         part = Files(
             FileList.of(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders
         )
-        part.about = {path: one for path, one in self.about.items() if path in part.by_path}
+        part.about = {path: about for path, about in self.about.items() if path in part.by_path}
         return part
 
     def why_not_packed(self, path: str) -> str:
@@ -292,8 +292,8 @@ class _Storage:
 
     def paths(self, block: _Block) -> list[str]:
         """Return their paths."""
-        found: list[str] = self._content(block)[0]
-        return found
+        paths: list[str] = self._content(block)[0]
+        return paths
 
     def _content(self, block: _Block) -> Any:
         data = block.data
@@ -303,7 +303,7 @@ class _Storage:
 
 
 def _in_order(files: list[File]) -> list[File]:
-    """Return files in the order of the bytes of their paths, which is that of the characters if all are UTF-8."""
+    """Return files in the order of the bytes of their paths, which is the order of characters if all are UTF-8."""
     try:
         "".join([file.path for file in files]).encode()
     except UnicodeEncodeError:
@@ -313,25 +313,25 @@ def _in_order(files: list[File]) -> list[File]:
 
 def _merged(runs: Sequence[FileList]) -> FileList:
     """Return the files of runs, each in order, in one order. Of each run, one block is read at a time."""
-    found = FileList()
+    merged = FileList()
     opened = [_Opened(run) for run in runs]
-    waiting = [(one.keys[0], number) for number, one in enumerate(opened)]
+    waiting = [(run.keys[0], index) for index, run in enumerate(opened)]
     heapify(waiting)
     while waiting:
-        _, number = heappop(waiting)
-        run = opened[number]
-        found.extend(run.until(waiting[0][0] if waiting else None))
+        _, index = heappop(waiting)
+        run = opened[index]
+        merged.extend(run.until(waiting[0][0] if waiting else None))
         if run.keys:
-            heappush(waiting, (run.keys[run.start], number))
-    return found
+            heappush(waiting, (run.keys[run.start], index))
+    return merged
 
 
 class _Opened:
     """A run whose files are taken one after another.
 
     Attributes:
-        keys: Those of the files of the present block; none after the last one.
-        start: Of the next file in it.
+        keys: Sort keys of the files of the present block; none after the last block.
+        start: Index of the next file in the block.
     """
 
     def __init__(self, run: FileList) -> None:

@@ -1,4 +1,4 @@
-"""Lists that belong to the parts of an image, such as the class of each of its boxes: they are no labels of the image.
+"""Lists that belong to the parts of an image, such as the class of each of its boxes: they are not labels of the image.
 
 No I/O.
 """
@@ -42,17 +42,17 @@ class Lengths:
 
 
 def _length(value: Any) -> tuple[int, bool]:
-    """Return the length of a list, and whether it has lists or objects; an object of equal lists is a list too."""
+    """Return the length of a list, or of an object of equally long lists, and whether it has lists or objects."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return 1, False
     if isinstance(value, Mapping):
-        counts = {len(one) for one in value.values() if isinstance(one, (list, tuple))}
+        counts = {len(item) for item in value.values() if isinstance(item, (list, tuple))}
         return (counts.pop(), True) if len(counts) == 1 else (1, False)
     if isinstance(value, (list, tuple)):
-        return len(value), any(isinstance(one, (list, tuple, Mapping, np.ndarray)) for one in value)
+        return len(value), any(isinstance(item, (list, tuple, Mapping, np.ndarray)) for item in value)
     if isinstance(value, np.ndarray) and value.ndim:
         return value.shape[0], value.ndim > 1
     return int(value is not None and value != ""), False
@@ -72,13 +72,13 @@ def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
     if not several or not any(map(_is_list, values)):
         return None
     have_one_length = len(set(lengths.tolist())) == 1
-    if have_one_length and max(several) > 1 and {one for row in values for one in _numbers(row)} <= {0, 1}:
+    if have_one_length and max(several) > 1 and {value for row in values for value in _numbers(row)} <= {0, 1}:
         return None
-    for name, other in others.items():
-        counts = other.of(len(values))
+    for name, lists in others.items():
+        counts = lists.of(len(values))
         is_same = len(counts) == len(lengths) and bool((counts == lengths).all())
-        is_view = not other.are_nested and _OF_LABELS.search(name.lower()) is not None
-        if is_same and not is_view and (other.are_nested or (not have_one_length and max(several) > 1)):
+        is_view = not lists.are_nested and _OF_LABELS.search(name.lower()) is not None
+        if is_same and not is_view and (lists.are_nested or (not have_one_length and max(several) > 1)):
             return name
         ratios = {*(counts[lengths > 0] / lengths[lengths > 0]).tolist()} if len(counts) == len(lengths) else set()
         is_flat = len(ratios) == 1 and min(ratios) >= 2 and min(ratios).is_integer() and not counts[lengths == 0].any()
@@ -88,7 +88,7 @@ def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a list, also one in JSON."""
+    """Return whether a value is a list, even if it is written as JSON."""
     return value.lstrip().startswith("[") if isinstance(value, str) else isinstance(value, (list, tuple, np.ndarray))
 
 
@@ -100,7 +100,7 @@ def _numbers(row: Any) -> list[float]:
         except (ValueError, RecursionError):
             return [2]
     row = row.tolist() if isinstance(row, np.ndarray) else row
-    are_numbers = isinstance(row, (list, tuple)) and all(isinstance(one, (int, float)) for one in row)
+    are_numbers = isinstance(row, (list, tuple)) and all(isinstance(item, (int, float)) for item in row)
     return list(row) if are_numbers else [2]
 
 

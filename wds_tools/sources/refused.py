@@ -29,7 +29,7 @@ class About(NamedTuple):
 
     Attributes:
         reason: What it is or has, and after a colon what to do: the end of a sentence that begins with its path.
-        is_certain: Whether its content shows that it is about them, or a name that is also that of an image.
+        is_certain: Whether its content shows that it is about them, or it has the name of an image.
     """
 
     reason: str
@@ -112,7 +112,7 @@ NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)
 NEXT = "which is not read with images next to it"
 ARCHIVE = f"is an archive, {NEXT}: pack it on its own, or unpack it"
 NEXT_ARCHIVE = "is an archive next to what is packed, and is not read: pack it on its own"
-OWN = f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}"
+SAME_NAME = f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}"
 NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
@@ -148,26 +148,25 @@ def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | Non
     ('Lance', None)
     """
     lower = [name.lower() for name in names]
-    has_images = any(map(is_image_name, lower))
-    by_name = next((one for pattern, one in _NAMES.items() if any(re.fullmatch(pattern, name) for name in lower)), None)
-    by_name = None if has_images else by_name
+    refused = (format_ for pattern, format_ in _NAMES.items() if any(re.fullmatch(pattern, name) for name in lower))
+    by_name = None if any(map(is_image_name, lower)) else next(refused, None)
     return by_name if by_name in _SURE else _by_content(head) or by_name
 
 
 def _by_content(head: bytes) -> OtherFormat | None:
     if head[128:132] == b"DICM":
         return _DICOM
-    return next((one for start, one in _STARTS.items() if head.startswith(start)), None)
+    return next((refused for start, refused in _STARTS.items() if head.startswith(start)), None)
 
 
 def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str, str]]) -> str:
     """Return the message for a tree of files without images, of which none is packed."""
     parts = {part for path in paths for part in (posixpath.basename(path), *_folders(path))}
-    if (other := refused_format(parts)) is not None:
-        return f"{where} has {other.name}, which is not read: {other.remedy}"
+    if (refused := refused_format(parts)) is not None:
+        return f"{where} has {refused.name}, which is not read: {refused.remedy}"
     if not skipped:
         return f"{where} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
-    if all(path.lower().endswith((".tar", ".zip")) for path, _ in skipped):  # as those of ImageNet's classes in one
+    if all(path.lower().endswith((".tar", ".zip")) for path, _ in skipped):  # as in ImageNet
         return (
             f"{where} contains archives, such as {skipped[0][0]!r}: unpack it into a folder, and pack this folder; "
             "tars without folders inside are one class each"
@@ -191,13 +190,13 @@ def _folders(path: str) -> list[str]:
     return [f"{folder}/" for folder in path.split("/")[:-1]]
 
 
-def notes_on(found: Mapping[str, About]) -> list[str]:
+def notes_on(files: Mapping[str, About]) -> list[str]:
     """Return a note for each reason, which names the first file that has it."""
     by_reason: dict[str, list[str]] = {}
-    for path, one in sorted(found.items()):
-        by_reason.setdefault(one.reason, []).append(path)
-    more = {reason: f" (and {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
-    return [f"{own[0]!r}{more.get(reason, '')} {reason}" for reason, own in by_reason.items()]
+    for path, about in sorted(files.items()):
+        by_reason.setdefault(about.reason, []).append(path)
+    more = {reason: f" (and {counted(len(more), 'other file')})" for reason, (_, *more) in by_reason.items() if more}
+    return [f"{paths[0]!r}{more.get(reason, '')} {reason}" for reason, paths in by_reason.items()]
 
 
 def why_not_packed(path: str) -> str:

@@ -90,7 +90,7 @@ class TableRows(RecordSource):
     names_files = True
 
     def seen(self, table: TextTable) -> Names:
-        """Return what is known of the columns before rows are added."""
+        """Return the names of the columns, before values of rows are added."""
         self.class_lists = table.class_lists
         self.states_classes = states_classes(table)
         names = Names(self)
@@ -133,8 +133,8 @@ class TableSource(TableRows):
     def is_stated(self) -> bool:
         return True  # the rows of this table are meant, whatever is next to it
 
-    def collect(self, found: Collector) -> None:
-        found.take_files([self.path])
+    def collect(self, collector: Collector) -> None:
+        collector.take_files([self.path])
         self.times = FileTimes()
         self.table = TextTable(self.path, self.options.encoding)
         image, names = self._image_column(), self.seen(self.table)
@@ -147,21 +147,21 @@ class TableSource(TableRows):
         for location, row in self.table.rows():
             names.add({name: value for name, value in row.items() if name != MORE})
             short += len(row) < len(self.table.columns) - len(self.table.unnamed)
-            entries.append(self._entry(found, row, location, roles))
+            entries.append(self._entry(collector, row, location, roles))
         if short and not self.table.is_json:
-            found.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
+            collector.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
         for name in self.table.unnamed:
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
         self.record_roles = roles = with_images(names.roles(image), more)
         head = [row for _, row in islice(self.table.rows(), _HINT_ROWS)]
-        found.account.notes += names.hints(roles, lambda name: [row.get(name) for row in head])
+        collector.account.notes += names.hints(roles, lambda name: [row.get(name) for row in head])
         labels = names.values_of(roles) or [NONE] * len(entries)
-        self._check_repeated(found, entries, labels)
+        self._check_repeated(collector, entries, labels)
         for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
-                found.add(entry, label)
-        names.account(found, roles)
+                collector.add(entry, label)
+        names.account(collector, roles)
 
     def read(self, entry: Input) -> Record:
         assert self.record_roles is not None
@@ -191,7 +191,7 @@ class TableSource(TableRows):
         if self.record_roles.fields:
             yield from map(str, self.divided(self.table.row(entry.location), self.record_roles, self.table)[1].values())
 
-    def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
+    def _check_repeated(self, collector: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
         """Note how many images have several rows."""
         first: dict[str, Any] = {}
         repeated = set()
@@ -200,10 +200,10 @@ class TableSource(TableRows):
                 continue
             if entry.path in first:
                 repeated.add(entry.path)
-                known = first[entry.path]
-                if label not in _NO_LABEL and known not in _NO_LABEL and str(label) != str(known):
+                earlier = first[entry.path]
+                if label not in _NO_LABEL and earlier not in _NO_LABEL and str(label) != str(earlier):
                     raise SourceError(
-                        f"{self.path} has several rows for {entry.path!r}, with the labels {known!r} and "
+                        f"{self.path} has several rows for {entry.path!r}, with the labels {earlier!r} and "
                         f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
                         "--column label= to pack a sample for each row, without labels"
                     )
@@ -216,7 +216,7 @@ class TableSource(TableRows):
                     f"{self.path} has {several}: pack the folder of the images, in which captions of an image become a "
                     "list, or pass --from table (kind='table') for a sample for each row"
                 )
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"{several}: each row is a separate sample, and --split can put samples of one image into different "
                 "splits"
             )
@@ -224,13 +224,13 @@ class TableSource(TableRows):
     def _image_column(self) -> str:
         """Return the column of images: of several with usual names, the one whose files exist."""
         names, where = self.table.columns, str(self.path)
-        found = usual_columns(IMAGE, names, self.columns, where=where)
+        usual = usual_columns(IMAGE, names, self.columns, where=where)
         rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
-        values = {name: [row.get(name) for row in rows] for name in found}
-        nested = [name for name in found if any(isinstance(value, (dict, list)) for value in values[name])]
+        values = {name: [row.get(name) for row in rows] for name in usual}
+        nested = [name for name in usual if any(isinstance(value, (dict, list)) for value in values[name])]
         if IMAGE not in self.columns:  # objects and lists of JSON do not name files
-            found = [name for name in found if name not in nested]
-        if encoded := [name for name in found or names if any(_is_content(row.get(name)) for row in rows)]:
+            usual = [name for name in usual if name not in nested]
+        if encoded := [name for name in usual or names if any(_is_content(row.get(name)) for row in rows)]:
             raise SourceError(
                 f"{where} has the bytes of images as base64 text or numbers in column {encoded[0]!r}: decode them and "
                 "write the table as Parquet: docs/sources.md shows the lines"
@@ -238,35 +238,35 @@ class TableSource(TableRows):
         pixels = [name for name in names if any(_PIXELS.fullmatch(str(row.get(name))) for row in rows)]
         if pixels := pixels or pixel_columns(names):
             raise pixels_error(where, pixels[0])
-        if not found and nested:
+        if not usual and nested:
             raise SourceError(
                 f"{where} has objects or lists in column {nested[0]!r}, such as {str(values[nested[0]][0])[:60]}, and "
                 "images are named by paths or URLs as text: write these in a column"
             )
-        if not found:
+        if not usual:
             raise self._no_image()
-        if len(found) == 1:
-            return found[0]
+        if len(usual) == 1:
+            return usual[0]
         for fits in (self._exists, names_a_file):
-            those = [name for name in found if any(isinstance(value, str) and fits(value) for value in values[name])]
-            if those and all(values[name] == values[those[0]] for name in those):
-                return those[0]
-            if those:
-                raise ambiguous(IMAGE, where, {name: some_of(values[name]) for name in those})
-        return found[0]
+            fitting = [name for name in usual if any(isinstance(value, str) and fits(value) for value in values[name])]
+            if fitting and all(values[name] == values[fitting[0]] for name in fitting):
+                return fitting[0]
+            if fitting:
+                raise ambiguous(IMAGE, where, {name: some_of(values[name]) for name in fitting})
+        return usual[0]
 
     def _further_images(self, image: str) -> list[str]:
         """Return the columns whose values name other images that exist on this machine."""
         rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
-        found = []
+        columns = []
         for name in self.table.columns:
             values = [row[name] for row in rows if row.get(name) not in (None, "")]
             is_free = name not in (image, *self.columns.values()) and not field_name(name)
-            if is_free and values and all(names_a_file(one) and not is_url(one) for one in values):
-                own = {self._path(str(row.get(image))).absolute() for row in rows}
-                others = [one for one in values if self._path(one).absolute() not in own]
-                found += [name] if any(map(self._exists, others)) else []
-        return found
+            if is_free and values and all(names_a_file(value) and not is_url(value) for value in values):
+                images = {self._path(str(row.get(image))).absolute() for row in rows}
+                others = [value for value in values if self._path(value).absolute() not in images]
+                columns += [name] if any(map(self._exists, others)) else []
+        return columns
 
     def _no_image(self) -> SourceError:
         names = self.table.columns
@@ -286,9 +286,9 @@ class TableSource(TableRows):
         except SourceError:
             return False
 
-    def _entry(self, found: Collector, row: Row, location: tuple[int, int], roles: Roles) -> Input | None:
+    def _entry(self, collector: Collector, row: Row, location: tuple[int, int], roles: Roles) -> Input | None:
         """Return the input of a row, or skip the row."""
-        found.account.given += 1
+        collector.account.given += 1
         name = str(row.get(roles.image) or "")
         self.table.check_encoding({**row, roles.image: None}, location)
         try:
@@ -298,7 +298,7 @@ class TableSource(TableRows):
             size = self._size(name)
         except SourceError as error:
             self.table.check_encoding(row, location)
-            found.skip(name or self.table.position(location), str(error))
+            collector.skip(name or self.table.position(location), str(error))
             return None
         return Input(name, size, None, location, -1, extra)
 
@@ -329,8 +329,8 @@ class TableSource(TableRows):
         """
         path = self._joined(name)
         if not os.path.lexists(path):
-            other = self._joined(name.strip().replace("\\", "/"))
-            path = other if os.path.lexists(other) else path
+            cleaned = self._joined(name.strip().replace("\\", "/"))
+            path = cleaned if os.path.lexists(cleaned) else path
         return path
 
     def _joined(self, name: str) -> Path:
@@ -368,5 +368,5 @@ def _split(url: str, remote: RemoteOptions) -> tuple[RemoteFolder, str]:
         folder, name = split_folder(url)
         return RemoteFolder.of(folder, remote), name
     folder, name = split_folder(match[1] + quote_again(match[2]))
-    found = RemoteFolder.of(folder, remote)
-    return replace(found, options={**found.options, "encoded": True}), name + quote_again(match[3] or "")
+    encoded = RemoteFolder.of(folder, remote)
+    return replace(encoded, options={**encoded.options, "encoded": True}), name + quote_again(match[3] or "")

@@ -44,8 +44,8 @@ class _Columns:
         files: All files, which the columns may name.
         table: The table.
         options: What the user states.
-        known: The columns that are the label and its class names, if that is known from another table.
-        hot: The columns with 0 or 1 for each class, of the tables of all splits; None if these are not known yet.
+        label_columns: The columns with the label and its class names, if another table shows which these are.
+        hot: The columns with 0 or 1 for each class, of the tables of all splits; None if they are not known yet.
 
     Attributes:
         names: What the columns have.
@@ -57,7 +57,7 @@ class _Columns:
         files: Files,
         table: Named,
         options: SourceOptions,
-        known: tuple[str | None, str | None] | None = None,
+        label_columns: tuple[str | None, str | None] | None = None,
         hot: tuple[str, ...] | None = None,
     ) -> None:
         self.table = table
@@ -66,27 +66,27 @@ class _Columns:
         self.names = self._source.seen(table.rows)
         for _, row in table.rows.rows():
             self.names.add({name: value for name, value in row.items() if name != MORE})
-        if known is not None:
-            self.names.labels = {name: values for name, values in self.names.labels.items() if name in known}
-            self.names.names_of_label = known[1]
+        if label_columns is not None:
+            self.names.labels = {name: values for name, values in self.names.labels.items() if name in label_columns}
+            self.names.names_of_label = label_columns[1]
         self.names.hot = hot
         self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
         self.choice = self.names.label(table.image)
 
     @cached_property
     def roles(self) -> Roles:
-        """The roles of the columns. Those that name images become fields, named after the column and the image type."""
-        rest = [name for name in self.names.kinds if name != self.table.image and not field_name(name)]
-        paths = [name for name in rest if any(names_a_file(row.get(name)) for row in self._head)]
+        """The roles of the columns. Columns of image names become fields, named after the column and the image type."""
+        names = [name for name in self.names.kinds if name != self.table.image and not field_name(name)]
+        paths = [name for name in names if any(names_a_file(row.get(name)) for row in self._head)]
         more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
         for name in more:
             self.names.declare(name, Kind.ENCODED)
         return with_images(self.names.roles(self.table.image), more)
 
-    def account(self, found: Collector) -> None:
+    def account(self, collector: Collector) -> None:
         """State what becomes of the columns."""
-        found.account.notes += self.names.hints(self.roles, lambda name: [row.get(name) for row in self._head])
-        self.names.account(found, self.roles)
+        collector.account.notes += self.names.hints(self.roles, lambda name: [row.get(name) for row in self._head])
+        self.names.account(collector, self.roles)
 
     def content(self, row: Row) -> tuple[Record, dict[str, File]]:
         """Return the texts and entries of ``json`` of a row, and the files that are fields."""
@@ -110,7 +110,7 @@ class _Columns:
 class Table(Layout):
     """Images, and a table next to them or above them whose rows name them: CSV, TSV, JSON Lines or JSON.
 
-    A row names an image by its path, by the end of its path, or by these without extension. Columns are those of
+    A row names an image by its path, by the end of its path, or by these without extension. Columns are as in
     `TableSource`: the label, fields, and entries of the ``json`` field.
     """
 
@@ -152,97 +152,97 @@ class Table(Layout):
         }
         with_rows = set().union(*claimed.values())
         for file in files.images:
-            if file.path not in with_rows and (own := _split_without_row(file, self._plan)):
-                claimed[own].add(file.path)
+            if file.path not in with_rows and (name := _split_without_row(file, self._plan)):
+                claimed[name].add(file.path)
         return files.divided(claimed)
 
-    def _collect(self, found: Collector, files: Files, split: SplitRows) -> None:
+    def _collect(self, collector: Collector, files: Files, split: SplitRows) -> None:
         files.check_fields()
         _, parts = without_masks(files)
-        columns, values = self._state(found, files, split)
+        columns, values = self._state(collector, files, split)
         done = {file.path for file in (split.table.file, *split.table.further)}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
-                found.account.given += 1
+                collector.account.given += 1
                 name = str(row.get(split.table.image) or split.table.rows.position(location))
-                found.skip(name, f"is named in {split.table.file.path!r}, but there is no such image")
+                collector.skip(name, f"is named in {split.table.file.path!r}, but there is no such image")
                 continue
             split.table.rows.check_encoding(row, location)
-            self._add_row(found, columns, row, image, parts.get(image.path, {}), label, done)
+            self._add_row(collector, columns, row, image, parts.get(image.path, {}), label, done)
         self._check_without_row(files, split, done)
         for file in files.files:
             if file.path not in done:
                 is_image = is_image_name(file.path)
                 reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
-                self.skip(found, file, reason)
+                self.skip(collector, file, reason)
 
     def _check_without_row(self, files: Files, split: SplitRows, done: Set[str]) -> None:
-        """Check that images without a row are not masks, or other images, of most that have one."""
-        rest = [file.path for file in files.images if file.path not in done]
-        named = [image.path for _, _, image in split.rows() if image is not None] if rest else []
-        found = masks.partners(named, rest)
-        if self.options.kind is None and found and 2 * len(found) >= len(named):
-            image, other = next(iter(found.items()))
+        """Check that images without a row are not masks, or further images, of most of the images with a row."""
+        without_row = [file.path for file in files.images if file.path not in done]
+        named = [image.path for _, _, image in split.rows() if image is not None] if without_row else []
+        partners = masks.partners(named, without_row)
+        if self.options.kind is None and partners and 2 * len(partners) >= len(named):
+            image, unpaired = next(iter(partners.items()))
             raise SourceError(
-                f"{files.where} has images without a row in {split.table.file.path}, such as {other!r}, with the names "
-                f"of those that have one, such as {image!r}: name masks as in masks/1.png next to images/1.png, or "
-                "1_mask.png; or pass --from table (kind='table') to pack without them"
+                f"{files.where} has images without a row in {split.table.file.path}, such as {unpaired!r}, with the "
+                f"names of images that have one, such as {image!r}: name masks as in masks/1.png next to images/1.png, "
+                "or 1_mask.png; or pass --from table (kind='table') to pack without them"
             )
 
-    def _state(self, found: Collector, files: Files, split: SplitRows) -> tuple[_Columns, Sequence[Any]]:
+    def _state(self, collector: Collector, files: Files, split: SplitRows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
         table, plan = split.table, self._plan or {}
-        found.account.attach("table", 1 + len(table.further))
-        found.account.notes += [*table.notes, *split.notes]
-        columns = _labelled(found, files, plan, table, self.options)
-        columns.account(found)
-        found.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
+        collector.account.attach("table", 1 + len(table.further))
+        collector.account.notes += [*table.notes, *split.notes]
+        columns = _labelled(collector, files, plan, table, self.options)
+        columns.account(collector)
+        collector.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
         if missing := [name for name in columns.choice.hot if name not in table.rows.columns]:
-            found.account.notes.append(
+            collector.account.notes.append(
                 f"{table.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
                 f"({quoted(missing)}): no image of it has them"
             )
         values = columns.names.values_of(columns.roles) or [NONE] * len(split.is_member)
-        return columns, [value for value, own in zip(values, split.is_member, strict=True) if own]
+        return columns, [value for value, is_member in zip(values, split.is_member, strict=True) if is_member]
 
     def _add_row(
         self,
-        found: Collector,
+        collector: Collector,
         columns: _Columns,
         row: Row,
         image: File,
-        own: Mapping[str, File],
+        further: Mapping[str, File],
         label: Any,
         done: set[str],
     ) -> None:
         """Add the image of a row with the fields of the row, or skip both."""
-        _claim(found, done, image)
+        _claim(collector, done, image)
         try:
             record, named = columns.content(row)
         except SourceError as error:
-            for part in own.values():
-                _claim(found, done, part)
-            self.skip(found, image, str(error), own)
+            for part in further.values():
+                _claim(collector, done, part)
+            self.skip(collector, image, str(error), further)
             return
         facts, parts = record.facts, dict(named)
         texts = {name: text.decode("utf-8", "surrogateescape") for name, text in record.fields.items()}
         for file in named.values():
-            _claim(found, done, file)
-        for field, file in own.items():
+            _claim(collector, done, file)
+        for field, file in further.items():
             if parts.get(field) == file:
                 continue
-            _claim(found, done, file)
+            _claim(collector, done, file)
             if field in texts or field in parts or field == "cls" or (field == "json" and facts):
-                self.skip(found, file, "is a field that the table has too")
+                self.skip(collector, file, "is a field that the table has too")
             else:
                 parts[field] = file
         content = {"facts": facts, "texts": texts} if facts or texts else None
         extra = sum(max(0, field_bytes(len(text)) - len(text)) for text in record.fields.values())
-        self.add_image(found, image, label, parts=parts, facts=packed(content) if content else b"", extra=extra)
+        self.add_image(collector, image, label, parts=parts, facts=packed(content) if content else b"", extra=extra)
 
     def files_read(self, files: Files) -> Set[str]:
         assert self._plan is not None, "it is recognised by its tables"
-        tables = (one.table for one in self._plan.values())
+        tables = (split.table for split in self._plan.values())
         return {file.path for table in tables for file in (table.file, *table.further)} | super().files_read(files)
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
@@ -269,17 +269,17 @@ def _split_without_row(file: File, plan: Mapping[str, SplitRows]) -> str | None:
     folder, split = split_folder(file.path), split_of(file.path)
     if not folder or folder in plan:
         return folder or None
-    return next((name for name, one in plan.items() if split_of_table(one.table.file.path) == split), None)
+    return next((name for name, rows in plan.items() if split_of_table(rows.table.file.path) == split), None)
 
 
-def _claim(found: Collector, done: set[str], file: File) -> None:
+def _claim(collector: Collector, done: set[str], file: File) -> None:
     """Take note of a file that is used or skipped. It may be a part of several samples."""
-    found.account.given += file.path in done
+    collector.account.given += file.path in done
     done.add(file.path)
 
 
 def _labelled(
-    found: Collector, files: Files, plan: Mapping[str, SplitRows], own: Named, options: SourceOptions
+    collector: Collector, files: Files, plan: Mapping[str, SplitRows], split_table: Named, options: SourceOptions
 ) -> _Columns:
     """Return the columns of the table of a split.
 
@@ -290,28 +290,28 @@ def _labelled(
     tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.images))
     if given:
         tables = [table for table in tables if given in table.rows.columns] or tables
-    hot = None if given is not None or len(plan) < 2 else _one_hot([one.table for one in plan.values()])
+    hot = None if given is not None or len(plan) < 2 else _one_hot([split.table for split in plan.values()])
     every = (_Columns(files, table, options, hot=hot) for table in tables)
     first = next((columns for columns in every if columns.choice.label is not None), None)
-    if first is None or first.table is own:
-        return first or _Columns(files, own, options, hot=hot)
+    if first is None or first.table is split_table:
+        return first or _Columns(files, split_table, options, hot=hot)
     label, names = first.choice.label, first.choice.names
-    if {label, names} - {None} <= {*own.rows.columns}:
-        columns = _Columns(files, own, options, (label, names))
+    if {label, names} - {None} <= {*split_table.rows.columns}:
+        columns = _Columns(files, split_table, options, (label, names))
         if columns.choice.label == label:
             return columns
-    if label not in own.rows.columns and names in own.rows.columns:
+    if label not in split_table.rows.columns and names in split_table.rows.columns:
         label = names
-    if label not in own.rows.columns:
-        found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
+    if label not in split_table.rows.columns:
+        collector.account.notes.append(f"without labels: {split_table.file.path} has no column {label!r}")
         label = ""
-    return _Columns(files, own, _with_label(options, str(label)), (label, None))
+    return _Columns(files, split_table, _with_label(options, str(label)), (label, None))
 
 
 def _one_hot(tables: Sequence[Named]) -> tuple[str, ...]:
     """Return the columns with 0 or 1 for each class, of the tables of all splits."""
-    flags = [Flags.of_rows([name for name in one.rows.columns if name != one.image], one.rows.rows()) for one in tables]
-    return one_hot(flags, is_stated=all(map(states_classes, (one.rows for one in tables))))
+    flags = [Flags.of_rows([name for name in t.rows.columns if name != t.image], t.rows.rows()) for t in tables]
+    return one_hot(flags, is_stated=all(states_classes(table.rows) for table in tables))
 
 
 def _with_label(options: SourceOptions, label: str) -> SourceOptions:

@@ -30,7 +30,7 @@ from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.values import Excluded, cell
 
 MORE = "\n"
-"""Key of the values of a row that no column is for; a column of CSV has no such name."""
+"""Key of the values of a row that are more than the columns; a column of CSV has no such name."""
 
 Row = dict[str, Any]
 
@@ -56,7 +56,7 @@ ONE_HOT_NAME = "_classes.csv"
 class TextTable:
     """A file with rows. It is pickled with the names of its columns, so workers do not read it again.
 
-    It is Parquet if it begins so; its values are like those of JSON then. It is JSON Lines if its name ends in
+    It is Parquet if it begins so; its values are then like values of JSON. It is JSON Lines if its name ends in
     ``.jsonl`` or ``.ndjson``, or if it begins with an object; JSON if it begins with a list, or is one object.
     Otherwise values are separated by a comma, semicolon, tab or ``|``: whichever gives the most columns, or the one of
     a first line ``sep=;``.
@@ -67,8 +67,8 @@ class TextTable:
         data: Its content, of a file in an archive or at a URL; None reads the local file.
 
     Attributes:
-        columns: Names of the columns: of CSV, those of the header; of JSON, the keys of all rows. A column without a
-            name in the header is ``column_N``, counted from 1.
+        columns: Names of the columns: of CSV, the names in the header; of JSON, the keys of all rows. A column without
+            a name in the header is ``column_N``, counted from 1.
         unnamed: The columns without a name.
         class_lists: Column -> class names, by number, that the schema of Parquet has.
     """
@@ -88,7 +88,7 @@ class TextTable:
             SourceError: A row cannot be parsed, or it is not text in the encoding.
         """
         if self.is_whole:
-            yield from (((number, number + 1), row) for number, row in enumerate(self._whole))
+            yield from (((index, index + 1), row) for index, row in enumerate(self._whole))
             return
         with self._errors(), self._open() as file:
             file.seek(self.start)
@@ -103,21 +103,21 @@ class TextTable:
                 if values:
                     yield (start, lines.stop), self._row_of(values)
 
-    def continues(self, other: TextTable) -> bool:
-        """Return whether the rows of this table can follow those of another one, as in `followed_by`."""
-        forms = ((one.is_json, one.is_whole, one.columns, one.separator, one.skips_spaces) for one in (self, other))
+    def continues(self, previous: TextTable) -> bool:
+        """Return whether the rows of this table can follow the rows of another table, as in `followed_by`."""
+        forms = ((t.is_json, t.is_whole, t.columns, t.separator, t.skips_spaces) for t in (self, previous))
         return len(set(map(repr, forms))) == 1 and not (self.is_json or self.is_whole)
 
     def followed_by(self, others: Iterable[TextTable]) -> TextTable:
         """Return a table with the rows of this one and of others that continue it."""
-        parts = [self.content(), *(other.content()[other.start :] for other in others)]
+        parts = [self.content(), *(table.content()[table.start :] for table in others)]
         return TextTable(self.path, self.encoding, b"\n".join(parts))
 
     def with_rows(self, columns: Sequence[str], rows: Sequence[Row]) -> TextTable:
         """Return a table with other rows, which are in memory."""
-        other = copy.copy(self)
-        vars(other).update(columns=list(columns), is_whole=True, is_json=True, _whole=list(rows))
-        return other
+        table = copy.copy(self)
+        vars(table).update(columns=list(columns), is_whole=True, is_json=True, _whole=list(rows))
+        return table
 
     def content(self) -> bytes:
         """Return the bytes of the file."""
@@ -210,11 +210,11 @@ class TextTable:
     def _read_header(self, lines: Iterator[str]) -> None:
         """Read the line ``sep=`` and the names of the columns."""
         first = next((line for line in lines if line.strip("\ufeff\r\n")), "").removeprefix("\ufeff")
-        if found := _SEPARATOR_LINE.fullmatch(first):
-            self.separator, first = found[1], next(lines, "")
+        if match := _SEPARATOR_LINE.fullmatch(first):
+            self.separator, first = match[1], next(lines, "")
         else:
             tab_first = self.path.suffix.lower() == ".tsv" and "\t" in first
-            self.separator = "\t" if tab_first else max(_SEPARATORS, key=lambda one: len(_split(first, one)))
+            self.separator = "\t" if tab_first else max(_SEPARATORS, key=lambda mark: len(_split(first, mark)))
         names = _split(first, self.separator)
         if first.startswith("#") and (len(names) == 1 or first[1:2] == " "):
             raise SourceError(
@@ -225,7 +225,7 @@ class TextTable:
         names = [name.strip() for name in next(self._reader(chain([first], lines)), [])]
         self.start = getattr(lines, "stop", 0)
         check_unique(names, where=str(self.path))
-        self.columns = [name or f"column_{number}" for number, name in enumerate(names, 1)]
+        self.columns = [name or f"column_{position}" for position, name in enumerate(names, 1)]
         self.unnamed = tuple(column for column, name in zip(self.columns, names, strict=True) if not name)
 
     @cached_property
@@ -307,13 +307,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the key {twice!r} twice, with {[one for name, one in pairs if name == twice]}")
+        raise ValueError(f"an object has the key {twice!r} twice, with {[v for name, v in pairs if name == twice]}")
     return row
 
 
 def _has_columns(value: Mapping[str, Any]) -> bool:
     """Return whether an object has a list, or values by row, for each column."""
-    return bool(value) and any(all(isinstance(one, kind) for one in value.values()) for kind in (list, dict))
+    return bool(value) and any(all(isinstance(column, kind) for column in value.values()) for kind in (list, dict))
 
 
 def _names_images(names: Iterable[str]) -> bool:
@@ -331,7 +331,7 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
         keys = [column.keys() if isinstance(column, dict) else range(len(column)) for column in value.values()]
         cells = [column.values() if isinstance(column, dict) else column for column in value.values()]
         nested = any(isinstance(cell, dict) for column in cells for cell in column)
-        if all(one == keys[0] for one in keys) and not nested:
+        if all(column == keys[0] for column in keys) and not nested:
             return [dict(zip(value, row, strict=True)) for row in zip(*cells, strict=True)]
     if isinstance(value, dict) and value.keys() >= _SCHEMA:
         raise SourceError(
@@ -350,7 +350,7 @@ def states_classes(table: TextTable) -> bool:
 
 
 def _columns_of_parquet(data: bytes) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Return the columns of a Parquet file, and the class names of those that have them."""
+    """Return the columns of a Parquet file, and the class names of columns that have them."""
     with _as_value_error():
         schema = pq.read_schema(io.BytesIO(data))
     return schema.names, class_lists_of(features_of(schema))
@@ -360,7 +360,7 @@ def _rows_of_parquet(data: bytes) -> list[dict[str, Any]]:
     """Return the rows of a Parquet file, without values that are or contain bytes, which may be large."""
     with _as_value_error():
         file = pq.ParquetFile(io.BytesIO(data))
-        binary = [one.name for one in file.schema_arrow if has_binary(one.type)]
+        binary = [field.name for field in file.schema_arrow if has_binary(field.type)]
         names = [name for name in file.schema_arrow.names if name not in binary]
         empty = dict.fromkeys(binary, _NO_BYTES)
         rows = file.read(names).to_pylist() if names else [{}] * file.metadata.num_rows

@@ -1,7 +1,7 @@
 """TFRecord files of ``tf.train.Example``: ``image/encoded``, ``image/class/label`` and other features.
 
 Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details". Both
-checksums of each record are verified: that of the length when records are listed, that of the data
+checksums of each record are verified: the one of the length when records are listed, the one of the data
 when a record is read. Files may be compressed as a whole with gzip or zlib, the two kinds that TensorFlow writes.
 
 Records are messages of protocol buffers, and so is Caffe's ``Datum``, which LMDB databases have. Source:
@@ -36,7 +36,7 @@ Values = list[memoryview] | list[int] | list[float]
 
 
 def is_tfrecord(name: str) -> bool:
-    """Return whether a file name is that of a TFRecord file.
+    """Return whether a file name is the name of a TFRecord file.
 
     >>> is_tfrecord("train-00000-of-01024"), is_tfrecord("a.tfrecord-00001-of-00002"), is_tfrecord("a.parquet")
     (True, True, False)
@@ -61,18 +61,18 @@ class TfRecordSource(RecordSource):
         super().__init__(src, options)
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
 
-    def collect(self, found: Collector) -> None:
-        found.take_files(self.paths)
-        super().collect(found)
-        self._add_classes(found)
+    def collect(self, collector: Collector) -> None:
+        collector.take_files(self.paths)
+        super().collect(collector)
+        self._add_classes(collector)
 
     def items(self) -> Iterator[Item]:
         for file, path in enumerate(self.paths):
             data = self._files[file]
-            for number, (start, size) in enumerate(records(data, path)):
+            for index, (start, size) in enumerate(records(data, path)):
                 location = (file, start, size)
                 values = attempt(_values, memoryview(data[start : start + size]))
-                yield Item(f"{path.name}#{number}", location, values, self._files.group(file, start))
+                yield Item(f"{path.name}#{index}", location, values, self._files.group(file, start))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         file, start, size = entry.location
@@ -89,14 +89,14 @@ class TfRecordSource(RecordSource):
         codecs = ["gzip" if _is_compressed(files[file]) else None for file in range(len(self.paths))]
         return DecompressedFiles(files, [str(path) for path in self.paths], codecs)
 
-    def _add_classes(self, found: Collector) -> None:
+    def _add_classes(self, collector: Collector) -> None:
         """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
         label = (self.record_roles and self.record_roles.label) or ""
         path = (self.path if self.path.is_dir() else self.paths[0].parent) / f"{label.replace('/', '-')}.labels.txt"
-        if not found.classes and path.is_file():
+        if not collector.classes and path.is_file():
             with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:
-                found.classes = tuple(line.strip() for line in str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines())
-            found.account.use("file", path.name, "class names")
+                collector.classes = tuple(map(str.strip, str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines()))
+            collector.account.use("file", path.name, "class names")
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
@@ -135,7 +135,7 @@ def masked_crc(data: memoryview) -> int:
 
 
 def _values(data: memoryview) -> dict[str, Any]:
-    """Return the features of a record. Those of a SequenceExample have one value per step."""
+    """Return the features of a record. Feature lists of a SequenceExample have one value per step."""
     with as_source_error("is not a tf.train.Example", ValueError):
         features = parse_example(data)
     return {name: _repeated(features[name]) for name in sorted(features)}  # their order in a file is arbitrary
@@ -156,18 +156,18 @@ def parse_example(data: memoryview) -> dict[str, Values | list[Values]]:
         ValueError: The data is not a valid message.
     """
     features: dict[str, Values | list[Values]] = {}
-    for number, content in _messages(data):
-        if number not in (1, 2):
+    for field, content in _messages(data):
+        if field not in (1, 2):
             continue
         for inner, entry in _messages(content):
             if inner != 1:
                 continue
             parts = dict(_messages(entry))
             name, value = str(parts.get(1, b""), "utf-8", "surrogateescape"), parts.get(2, memoryview(b""))
-            if number == 2 and name in features:
+            if field == 2 and name in features:
                 raise ValueError(f"the feature {name!r} is in the context and in the feature lists")
             features[name] = (
-                _feature(value) if number == 1 else [_feature(step) for kind, step in _messages(value) if kind == 1]
+                _feature(value) if field == 1 else [_feature(step) for kind, step in _messages(value) if kind == 1]
             )
     return features
 
@@ -195,19 +195,19 @@ def parse_datum(data: memoryview) -> Datum:
         ValueError: The data is not a valid message.
     """
     content, numbers, floats = memoryview(b""), dict[int, int](), 0
-    for number, kind, value in fields(data):
-        if number == 4 and isinstance(value, memoryview):
+    for field, kind, value in fields(data):
+        if field == 4 and isinstance(value, memoryview):
             content = value
-        elif number == 6 and isinstance(value, memoryview):
+        elif field == 6 and isinstance(value, memoryview):
             floats += len(value) // 4
         elif kind == _VARINT and isinstance(value, int):
-            numbers[number] = _signed(value)
+            numbers[field] = _signed(value)
     shape = (numbers.get(1, 0), numbers.get(2, 0), numbers.get(3, 0))
     return Datum(content, numbers.get(5), shape, floats)
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
-    """Yield (number, wire type, value) of each field of a message; a varint is an int, others are bytes.
+    """Yield (field number, wire type, value) of each field of a message; a varint is an int, others are bytes.
 
     Raises:
         ValueError: The data is not a valid message, or is truncated.
@@ -215,10 +215,10 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
-        number, kind = tag >> 3, tag & 7
+        field, kind = tag >> 3, tag & 7
         if kind == _VARINT:
             value, position = _varint(data, position)
-            yield number, kind, value
+            yield field, kind, value
             continue
         if kind == _BYTES:
             size, position = _varint(data, position)
@@ -228,7 +228,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
             raise ValueError(f"wire type {kind} at byte {position}; allowed are 0, 1, 2 and 5")
         if size > len(data) - position:
             raise ValueError(f"a field states {size:,} bytes, but {len(data) - position:,} are left")
-        yield number, kind, data[position : position + size]
+        yield field, kind, data[position : position + size]
         position += size
 
 
@@ -242,27 +242,27 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    return ((number, value) for number, _, value in fields(data) if isinstance(value, memoryview))
+    return ((field, value) for field, _, value in fields(data) if isinstance(value, memoryview))
 
 
 def _feature(data: memoryview) -> Values:
     """Return the values of a feature: a list of bytes (field 1), floats (2) or integers (3)."""
-    for number, content in _messages(data):
-        if number == 1:
+    for field, content in _messages(data):
+        if field == 1:
             return [value for inner, value in _messages(content) if inner == 1]
-        if number == 2:
+        if field == 2:
             floats = b"".join(value for inner, value in _messages(content) if inner == 1)
             return [value for (value,) in struct.iter_unpack("<f", floats[: len(floats) // 4 * 4])]
-        if number == 3:
+        if field == 3:
             return list(_integers(content))
     return list[int]()
 
 
 def _integers(data: memoryview) -> Iterator[int]:
-    for number, _, value in fields(data):
-        if number == 1 and isinstance(value, int):
+    for field, _, value in fields(data):
+        if field == 1 and isinstance(value, int):
             yield _signed(value)
-        elif number == 1 and isinstance(value, memoryview):  # packed
+        elif field == 1 and isinstance(value, memoryview):  # packed
             position = 0
             while position < len(value):
                 item, position = _varint(value, position)

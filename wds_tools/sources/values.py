@@ -211,7 +211,7 @@ class Excluded(NamedTuple):
 
 
 class Repeated(list[Any]):
-    """The values of a name that may have any number of them. If it is one in all records, it is not a list."""
+    """The values of a name that may have any number of values. If all records have one value, it is not a list."""
 
 
 def kind_of(value: Any) -> str:
@@ -244,14 +244,14 @@ def _kind_of_array(value: NDArray[Any]) -> str:
 
 
 def _kind_of_list(value: list[Any]) -> str:
-    kinds = {kind_of(one) for one in value}
+    kinds = {kind_of(item) for item in value}
     if kinds & IMAGES:
         return Kind.SEVERAL_IMAGES
     return Kind.LIST if kinds <= _FOR_JSON else Kind.LOSSY
 
 
 def _kind_of_mapping(value: dict[Any, Any]) -> str:
-    return Kind.MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else Kind.LOSSY
+    return Kind.MAPPING if {kind_of(item) for item in value.values()} <= _FOR_JSON else Kind.LOSSY
 
 
 _KIND_OF: dict[type, Callable[[Any], str]] = {
@@ -284,13 +284,13 @@ def is_text(data: bytes | memoryview) -> bool:
 def begins_like_an_image(value: bytes | memoryview | list[Any]) -> bool:
     """Return whether bytes, or a list with the number of each byte, begin like an encoded image."""
     start = value[:_HEAD_BYTES]
-    if isinstance(start, list) and not all(type(one) is int and 0 <= one < 256 for one in start):
+    if isinstance(start, list) and not all(type(byte) is int and 0 <= byte < 256 for byte in start):
         return False
     return image_header.sniff(bytes(start)) is not None
 
 
 def resolved(value: Any, *, is_list: bool) -> Any:
-    """Return repeated values as one value if no record has more, or if it cannot be in a list.
+    """Return repeated values as one value if no record has more than one, or if it cannot be in a list.
 
     A list with the number of each byte of an image is this image, and an array of NumPy in bytes is an array.
     """
@@ -307,7 +307,7 @@ def resolved(value: Any, *, is_list: bool) -> Any:
 
 
 def label_value(value: Any, kind: str) -> Any:
-    """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is none."""
+    """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is not a label."""
     if kind in (Kind.LIST, Kind.VECTOR):
         return tuple(for_json(value.tolist() if isinstance(value, np.ndarray) else list(value)))
     if kind == Kind.MAPPING:
@@ -334,9 +334,9 @@ def for_json(value: Any) -> Any:
     if isinstance(value, (bytes, memoryview)):
         return text_of(value)
     if isinstance(value, dict):
-        return {name_text(name): for_json(one) for name, one in value.items()}
+        return {name_text(name): for_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [for_json(one) for one in value]
+        return [for_json(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
@@ -368,7 +368,7 @@ def cell(value: Any) -> Any:
     if isinstance(value, Mapping):
         if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
             return bytes(value["bytes"])
-        return {str(name): cell(one) for name, one in value.items()}
+        return {str(name): cell(item) for name, item in value.items()}
     if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "mM":  # tolist() returns nanoseconds
         value = np.where(np.isnat(value), np.array(None), value.astype(str))
     if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
@@ -376,8 +376,8 @@ def cell(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=repr)
     if isinstance(value, (list, tuple)):
-        found = [cell(one) for one in value]
-        return Repeated(found) if found and kind_of(found[0]) in IMAGES else found
+        cells = [cell(item) for item in value]
+        return Repeated(cells) if cells and kind_of(cells[0]) in IMAGES else cells
     return float(value) if isinstance(value, float) else for_json(value)
 
 
@@ -410,7 +410,7 @@ def pillow_image(data: memoryview) -> Any:
 def of_pillow(image: Image.Image) -> Any:
     """Return an image of Pillow as pixels, as a PNG, or as an array if its values do not fit into 8 bits.
 
-    Pixels are those of the image: its EXIF orientation is not applied, as masks and boxes next to it are of its pixels.
+    Its EXIF orientation is not applied, because masks and boxes next to it refer to its stored pixels.
     """
     if image.mode in _PNG_MODES:
         out = io.BytesIO()
@@ -454,5 +454,5 @@ def array_of(data: memoryview, dtype: str, shape: list[int]) -> Any:
         raise ValueError(str(error)) from error
     if math.prod(shape) * kind.itemsize != len(data):
         raise ValueError(f"an array of shape {shape} of {dtype} in {len(data):,} bytes")
-    found = np.frombuffer(data, kind).reshape(shape)
-    return found if shape else found.item()
+    array = np.frombuffer(data, kind).reshape(shape)
+    return array if shape else array.item()
