@@ -187,9 +187,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
             above = {file.path: About(reason, is_certain=True)}
             _check(source, above, root, f"pack {root}, with whose images it is read")
     about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
-    collector.account.notes += notes_on(
-        {str(root / path): relation for path, relation in _that_say_labels(about_files).items()}
-    )
+    say_labels = _that_say_labels(about_files)
+    collector.account.notes += notes_on({str(root / path): relation for path, relation in say_labels.items()})
 
 
 def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) -> list[str]:
@@ -468,9 +467,7 @@ def _in_columns(
         values = [row[column] for row in rows if names.has(row.get(column))]
         named = names.all_of(values)
         are_numbers = all(map(_is_number, values))
-        are_classes = _OF_CLASSES.search(path) is not None and not are_most(
-            named, images
-        )  # 1 may also be a class number
+        are_classes = _OF_CLASSES.search(path) is not None and not are_most(named, images)  # 1 may also be a class
         if not values or (
             are_numbers and (are_classes or len(values) == 1 or share_of_names(column, rows, names) < ENOUGH)
         ):

@@ -165,17 +165,15 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
         else:
             used.setdefault(split, []).append(file)
         try:
-            shaped_images = images_in(data, file.path)
+            shaped = images_in(data, file.path)
         except SourceError as error:
             if image is None:
                 raise
             skipped.append(Skip(image.path, str(error)))
             continue
-        if image is not None and shaped_images:
-            stated[image.path] = shaped_images[0].name
-        images.setdefault(split, []).extend(
-            entry._replace(name=image.path) if image else entry for entry in shaped_images
-        )
+        if image is not None and shaped:
+            stated[image.path] = shaped[0].name
+        images.setdefault(split, []).extend(entry._replace(name=image.path) if image else entry for entry in shaped)
     if len(kinds) > 1 or ("" in images and len(images) > 1):
         raise _several(
             [file.path for same in used.values() for file in same] + [file.path for file in file_of.values()][:1]
@@ -244,9 +242,13 @@ def classes_of(images: Iterable[Shaped]) -> list[str]:
     return sorted({shape[_CLASS] for image in images for shape in image.shapes})
 
 
+def _entries(source: Mapping[str, Any], *used: str) -> dict[str, Any]:
+    """Return the entries that are neither used nor empty."""
+    return {key: value for key, value in source.items() if key not in used and value not in _EMPTY}
+
+
 def _made(name: Any, geometry: Mapping[str, Any], attributes: Mapping[str, Any]) -> _Shape:
-    kept = {key: value for key, value in attributes.items() if value not in _EMPTY}
-    return {**kept, **geometry, _CLASS: str(name)}
+    return {**_entries(attributes), **geometry, _CLASS: str(name)}
 
 
 def _outline(points: _Points) -> _Shape:
@@ -273,8 +275,7 @@ def _is_labelme(value: Any) -> bool:
 
 def _labelme(value: dict[str, Any]) -> Iterable[Shaped]:
     size = {"width": value.get("imageWidth"), "height": value.get("imageHeight")}
-    used = ("shapes", "imagePath", "imageData", "imageWidth", "imageHeight", "version")
-    further = {key: entry for key, entry in value.items() if key not in used and entry not in _EMPTY}
+    further = _entries(value, "shapes", "imagePath", "imageData", "imageWidth", "imageHeight", "version")
     yield Shaped(str(value["imagePath"]), size | further, [_labelme_shape(entry) for entry in value["shapes"]])
 
 
@@ -304,9 +305,7 @@ def _is_via(value: Any) -> bool:
 def _via(value: Any) -> Iterable[Shaped]:
     pairs = [(image, image["regions"]) for image in _via_images(value)]
     images = [(image, list(regions.values() if isinstance(regions, dict) else regions)) for image, regions in pairs]
-    attributes = dict.fromkeys(
-        key for _, regions in images for region in regions for key in region["region_attributes"]
-    )
+    attributes = dict.fromkeys(key for _, regions in images for part in regions for key in part["region_attributes"])
     usual = usual_columns(LABEL, attributes) or [key for key in attributes if key.lower() in ("name", "type", "object")]
     if len(attributes) > 1 and len(usual) != 1:
         raise SourceError(
@@ -353,10 +352,7 @@ def _createml(value: Any) -> Iterable[Shaped]:
             x, y, width, height = (float(part["coordinates"][side]) for side in ("x", "y", "width", "height"))
             attributes = {key: value for key, value in part.items() if key not in ("label", "coordinates")}
             shapes.append(_made(part["label"], {"bbox": [x - width / 2, y - height / 2, width, height]}, attributes))
-        entries = {
-            key: value for key, value in image.items() if key not in ("image", "annotations") and value not in _EMPTY
-        }
-        yield Shaped(str(image["image"]), entries, shapes)
+        yield Shaped(str(image["image"]), _entries(image, "image", "annotations"), shapes)
 
 
 def _frames(value: Any) -> Any:
@@ -365,9 +361,7 @@ def _frames(value: Any) -> Any:
 
 def _scalabel(value: Any) -> Iterable[Shaped]:
     for frame in _frames(value):
-        entries = {
-            key: value for key, value in frame.items() if key not in ("name", "labels", "size") and value not in _EMPTY
-        }
+        entries = _entries(frame, "name", "labels", "size")
         shapes = [_scalabel_shape(part) for part in frame.get("labels") or ()]
         yield Shaped(str(frame["name"]), entries | (frame.get("size") or {}), shapes)
 

@@ -425,14 +425,12 @@ def _partitions(root: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the columns that are folders ``name=value`` in the path of each file."""
     folders = [(path.relative_to(root) if root.is_dir() else path).parts[:-1] for path in paths]
     pairs = [[folder.split("=", 1) for folder in parts if "=" in folder] for parts in folders]
-    partitions = [
-        {name: None if value == _NO_PARTITION else unquote(value) for name, value in parts} for parts in pairs
-    ]
-    values = {pair for columns in partitions for pair in columns.items()}
+    by_file = [{name: None if value == _NO_PARTITION else unquote(value) for name, value in parts} for parts in pairs]
+    values = {pair for columns in by_file for pair in columns.items()}
     texts = {name for name, value in values if value is not None and not _NUMBER.fullmatch(value)}
     return [
         {name: value if value is None or name in texts else int(value) for name, value in columns.items()}
-        for columns in partitions
+        for columns in by_file
     ]
 
 

@@ -265,10 +265,7 @@ class _Reader:
         if unknown:
             starts = [start for image in unknown for start in self.by_image[image]]
             refused = [_decode(self.text, start)[0] for start in starts]
-            named = [
-                f"annotation {annotation.get('id', 'without id')} of image {annotation['image_id']!r}"
-                for annotation in refused
-            ]
+            named = [f"annotation {entry.get('id', 'without id')} of image {entry['image_id']!r}" for entry in refused]
             self.result.annotations.notes.append(
                 f"{counted(len(starts), 'annotation')} of images that {self.where} does not list, left out: "
                 f"{first_of(named)}"
@@ -308,9 +305,7 @@ class _Reader:
                 f"{len(ids)} of 'categories': add it to them"
             )
         names = Counter(category.get("name") for category in categories)
-        left_out = [
-            category for category in categories if names[category.get("name")] > 1 and category["id"] not in self.used
-        ]
+        left_out = [entry for entry in categories if names[entry.get("name")] > 1 and entry["id"] not in self.used]
         if len(left_out) < len(categories):
             for category in left_out:
                 self.result.annotations.notes.append(

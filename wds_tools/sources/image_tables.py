@@ -219,10 +219,8 @@ def _with_captions(table: Named) -> Named:
     varied = [name for name in further if any(_differ(name, image_rows) for image_rows in several)]
     numbered = [name for name in varied if _ROW_NUMBER.search(name.lower()) or name in table.rows.unnamed]
     texts = [name for name in varied if _CAPTION.search(name.lower()) and name not in numbered]
-    has_other_values = (
-        {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
-    )
-    if not texts or has_other_values:
+    has_more = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
+    if not texts or has_more:
         return table
     is_only = len(texts) == 1 and CAPTIONS not in table.rows.columns
     names = {name: CAPTIONS if is_only and name in texts else name for name in varied}
@@ -230,9 +228,7 @@ def _with_captions(table: Named) -> Named:
     for indexes in of_image.values():
         row = {name: value for name, value in rows[indexes[0]].items() if name not in names}
         lists = {new: [rows[index].get(name) for index in indexes] for name, new in names.items()}
-        joined.append(
-            row | {name: [value for value in values if value not in (None, "")] for name, values in lists.items()}
-        )
+        joined.append(row | {name: [cell for cell in cells if cell not in (None, "")] for name, cells in lists.items()})
     images = counted(len(several), "image")
     note = f"{table.file.path!r} has several rows for {images}: {quoted(names.values())} are lists in json"
     columns = [names.get(name, name) for name in table.rows.columns]
@@ -420,10 +416,8 @@ def _by_folder(table: Named) -> dict[str, SplitRows]:
     names = sorted({name for name in folders if name is not None})
     if len(names) < 2 or "" in names:
         return {"": SplitRows(table, [True] * len(folders))}
-    return {
-        name: SplitRows(table, [(names[0] if folder is None else folder) == name for folder in folders])
-        for name in names
-    }
+    splits = [names[0] if folder is None else folder for folder in folders]
+    return {name: SplitRows(table, [split == name for split in splits]) for name in names}
 
 
 def _check_once(table: Named) -> None:

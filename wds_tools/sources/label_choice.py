@@ -205,8 +205,8 @@ class LabelColumns:
     def _views(self, candidates: Mapping[str, _Column]) -> tuple[str, str | None]:
         """Return the label, and the column of its class names, if all columns state the same classes."""
         typed = [name for name in candidates if name in self._classes]
-        numbers = [name for name, column in candidates.items() if column.is_number]
-        label = next(iter([*typed, *numbers, *candidates]))
+        numeric = [name for name, column in candidates.items() if column.is_number]
+        label = next(iter([*typed, *numeric, *candidates]))
         chosen = candidates[label]
         names = [name for name, column in candidates.items() if chosen.is_number and not column.is_number]
         for name, column in candidates.items():
@@ -412,9 +412,7 @@ def _matching(names: str, label: str, part: str) -> str:
 def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
     candidates = [name for name, values in columns.items() if could_be_classes(values)]
-    flags = [
-        name for name, values in columns.items() if values and all(str(value).lower() in _FLAGS for value in values)
-    ]
+    flags = [name for name, values in columns.items() if values and all(str(cell).lower() in _FLAGS for cell in values)]
     if not candidates and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
         different = sorted({str(value) for name in flags for value in columns[name]})
@@ -465,9 +463,8 @@ def names_by_number(names: Mapping[int, str]) -> tuple[str, ...] | None:
     ('cat', '1', 'dog')
     """
     count = max(names, default=-1) + 1
-    return (
-        None if count - len(names) > _MAX_UNNAMED else tuple(names.get(index) or str(index) for index in range(count))
-    )
+    are_too_many = count - len(names) > _MAX_UNNAMED
+    return None if are_too_many else tuple(names.get(index) or str(index) for index in range(count))
 
 
 def _label(value: Any, *, as_name: bool = False) -> Label | None:

@@ -112,10 +112,10 @@ def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
     shape_numbers = _numbers(shape, message)
     if len(shape_numbers) != 2:
         raise SourceError(message)
-    points, numbers = shape_numbers
-    if numbers not in (2, 3) or points < 1:
-        raise SourceError(f"{where}: kpt_shape is [{points}, {numbers}]; allowed are [number of points, 2 or 3]")
-    return points, numbers
+    points, size = shape_numbers
+    if size not in (2, 3) or points < 1:
+        raise SourceError(f"{where}: kpt_shape is [{points}, {size}]; allowed are [number of points, 2 or 3]")
+    return points, size
 
 
 def _numbers(value: Any, message: str) -> list[int]:
