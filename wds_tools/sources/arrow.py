@@ -112,7 +112,7 @@ class ArrowSource(RecordSource):
         return sum(batch.num_rows for batch in self._open(file)[1])
 
     def batches(self, file: int, column: str, rows: int) -> Iterator[pa.Array]:  # noqa: ARG002 - for other formats
-        """Yield the values of a column, in batches of at most some rows if they are not in memory."""
+        """Yield the values of a column, in batches of at most ``rows`` if they are not in memory."""
         return (batch.column(column) for batch in self._open(file)[1])
 
     def groups(self, file: int) -> Iterator[tuple[Sequence[int | None], Sequence[int]]]:

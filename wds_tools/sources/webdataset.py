@@ -56,7 +56,7 @@ _PARSED = 20  # samples whose JSON is looked at for a label
 _CANDIDATES = 3  # places of a label that a note names
 _CARD_NAME = "README.md"  # of a dataset
 _NOT_A_FIELD = "its name has no key or no extension"
-_Location = tuple[int, int, int]  # number of the shard, first byte, end
+_Location = tuple[int, int, int]  # index of the shard, first byte, end
 _Fields = dict[str, memoryview]
 
 
@@ -342,7 +342,7 @@ class WebDatasetSource(Source):
 
     @cached_property
     def _signed(self) -> dict[int, tuple[NDArray[np.int64], Signatures] | None]:
-        """The signatures of the shards that this process has read, by number."""
+        """The signatures of the shards that this process has read, by their index."""
         return {}
 
     @cached_property
