@@ -78,7 +78,7 @@ class Described:
 
     @property
     def there(self) -> list[File]:
-        """Its images, without those that are missing."""
+        """Its images, without missing ones."""
         return [file for file in self.images.values() if file is not None]
 
     @property

@@ -368,7 +368,7 @@ class ArrayRoles:
     def _find_label(self) -> LabelChoice:
         """Return the array of labels: the one that the user named, or the one that `LabelColumns` chooses.
 
-        Arrays with a usual name come before those with a usual word in their name.
+        Arrays with a usual name come before arrays with a usual word in their name.
         """
         arrays, chosen = self._per_image, self._options.columns.get(LABEL)
         if chosen is not None:
@@ -409,8 +409,7 @@ class ArrayRoles:
         lists = {name: array for name, array in self._per_image.items() if array_kind(array) in ("lists", "items")}
         owners = {}
         for name in [name for name in lists if role_rank(name, LABEL) == 2]:
-            arrays = {key: _lengths(array) for key, array in self._per_image.items() if key != name}
-            lengths = {key: value for key, value in arrays.items() if value is not None}
+            lengths = {key: n for key, array in self._per_image.items() if key != name and (n := _lengths(array))}
             if owner_name := owner(self._labels_in(name), lengths):
                 owners[name] = owner_name
         return owners

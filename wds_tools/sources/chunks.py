@@ -92,7 +92,7 @@ def decompressed(data: Any, codec: str, size: int) -> memoryview:
 
 
 def split_fields(data: memoryview, sizes: list[int | None]) -> list[memoryview]:
-    """Return the values of an item: the lengths of those without a known one, then all values.
+    """Return the values of an item, which begins with the lengths of the values whose size is None.
 
     Raises:
         ValueError: The lengths do not match the item.

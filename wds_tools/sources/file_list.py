@@ -62,11 +62,11 @@ class FileList(Sequence[File]):
             self._starts.append(self._starts[-1] + len(part))
         self._last = []
 
-    def take(self, other: FileList) -> None:
+    def take(self, run: FileList) -> None:
         """Add files of a list with the same storage, all of which are stored."""
         self.store()
-        self._blocks += other._blocks
-        self._starts += [self._starts[-1] + start for start in other._starts[1:]]
+        self._blocks += run._blocks
+        self._starts += [self._starts[-1] + start for start in run._starts[1:]]
 
     def blocks(self) -> Iterator[list[File]]:
         """Yield the files in parts."""

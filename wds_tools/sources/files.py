@@ -94,7 +94,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 
 
 def _check_no_log(root: Path, paths: Iterable[Path]) -> None:
-    """Check that all files count: a table with a log also keeps those that were deleted or replaced."""
+    """Check that all files count: a table with a log also keeps files that were deleted or replaced."""
     above = {folder for path in paths for folder in path.parents}
     for folder in sorted(folder for folder in above if folder == root.parent or folder.is_relative_to(root)):
         for pattern, (name, program) in _LOGS.items():

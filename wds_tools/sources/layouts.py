@@ -1,7 +1,7 @@
 """How the files of a tree are arranged: which are images, splits, classes, and further fields of an image.
 
-Pure functions of names, the same for folders, archives and URLs. `RowNames` has the rule which image a name in another
-file means: for tables, COCO files and all others.
+Pure functions of names, the same for folders, archives and URLs. `RowNames` has the rule for which image a name in
+another file means: for tables, COCO files and all others.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def splits_with_classes(paths: Iterable[str]) -> list[str]:
 
 
 def first_folders(paths: Iterable[str]) -> list[str]:
-    """Return the first folders in which images differ, without those that are splits; none if there is one at most.
+    """Return the first folders in which images differ, without splits; none if there is only one.
 
     >>> first_folders(["a/train/cat/1.jpg", "a/train/dog/1.jpg"])
     ['cat', 'dog']
@@ -333,7 +333,7 @@ def class_folder(path: str) -> str | None:
 def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Return the files that are further fields of an image: path -> (path of the image, field).
 
-    Their names are that of the image with another extension, with or without its own.
+    Their names are the name of the image, with or without its extension, and another extension.
 
     >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"], (".jpg", ".png"))
     {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
@@ -517,7 +517,7 @@ def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given:
 
 
 class RowNames:
-    """Files by the names that others may have for them: a path, the end of a path, or these without extension."""
+    """Files by the names that other files may use for them: a path, the end of a path, or these without extension."""
 
     def __init__(self, files: Iterable[File]) -> None:
         self._by_name: dict[str, list[File]] = {}
@@ -544,7 +544,7 @@ class RowNames:
         Args:
             value: A text, or a number that is an id.
             table: Path of the file with the value.
-            folder: Name of a folder, such as that of a split.
+            folder: Name of a folder, such as the folder of a split.
         """
         name = _text(value)
         candidates = self._candidates(name)

@@ -309,7 +309,7 @@ class LmdbSource(RecordSource):
         return self._opened[name]
 
     def _choose_databases(self, collector: Collector) -> None:
-        """Find the named databases, and those that the user named."""
+        """Find the named databases, and the databases of image and label that the user named."""
         names, has_images = self._database_names()
         collector.account.declare("database", names)
         for role in (IMAGE, LABEL):

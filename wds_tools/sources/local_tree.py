@@ -1,4 +1,4 @@
-"""A local folder as a tree: listed in the order of its paths, in threads if that takes its time, and read by file."""
+"""A local folder as a tree: listed in the order of its paths, in threads if storage is slow, and read file by file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wds_tools.storage import is_url
 from wds_tools.storage.lock import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
-_LISTING_THREADS = 16  # of a local folder that takes its time, as on a network
+_LISTING_THREADS = 16  # for a local folder on slow storage, such as a network
 _LONG_WAIT_SECONDS = 0.1  # in all
-_ENTRIES = 1000  # of a folder, that one thread looks at
+_ENTRIES = 1000  # entries of a folder that one thread looks at
 
 _Identity = tuple[int, int]  # (device, inode)
 

@@ -194,7 +194,7 @@ def _take(masks_of: dict[str, dict[str, str]], images: Sequence[str], role: _Rol
 
 
 def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
-    """Return folders next to each other with files of the same names, of which one is named like masks.
+    """Return folders next to each other with files of the same names, one of them named like masks.
 
     >>> dict(siblings(["CXR_png/1.png", "lung masks/1.png"], ["CXR_png/", "lung masks/"]))
     {('CXR_png',): '', ('lung masks',): 'mask'}
@@ -317,7 +317,7 @@ def _note_on_additions(names: Iterable[str]) -> list[str]:
     if 2 * len(pairs) < images or not pairs:
         by_words: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for stem, path in paths.items():
-            by_words.setdefault((folder_of(stem), _sample_words(path)), []).append(stem)
+            by_words.setdefault((folder_of(stem), _stem_words(path)), []).append(stem)
         pairs = [(same[0], same[1]) for same in by_words.values() if len(same) == 2]
         if 4 * len(pairs) < len(paths) or not pairs:
             return []
@@ -401,8 +401,7 @@ def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, st
         if not inputs or not targets or not all(map(_says_mask, {*names} - inputs - targets)):
             continue
         stems, more = (
-            [_sample_words(path) for path in paths if classes.get(folder_of(path)) in side]
-            for side in (inputs, targets)
+            [_stem_words(path) for path in paths if classes.get(folder_of(path)) in side] for side in (inputs, targets)
         )
         for first, second in ((stems, more), (more, stems)):
             there = {*first}
@@ -413,8 +412,8 @@ def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, st
     return None
 
 
-def _sample_words(path: str) -> tuple[str, ...]:
-    """Return the words of a file name, without those for one of two images."""
+def _stem_words(path: str) -> tuple[str, ...]:
+    """Return the words of a file name, without words for one of two images of a sample."""
     return tuple(word for word in _words(_stem(path)).split("_") if word not in _ALL_PAIRED)
 
 

@@ -482,8 +482,7 @@ class Names:
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
             if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.VECTOR}:
-                if base in fields.values():
-                    same = next(name for name, field in fields.items() if field == base)
+                if (same := next((key for key, value in fields.items() if value == base), None)) is not None:
                     raise SourceError(
                         f"{self.source.name}: {same!r} and {name!r} would be one field, {base!r}: rename one of them"
                     )
@@ -537,7 +536,7 @@ class Names:
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
 
     def account_facts(self, collector: Collector, roles: Roles) -> None:
-        """Add the class names of entries of ``json``, which of them name splits, and what JSON does not have."""
+        """Add the class names of entries of ``json``; note which entries name splits, and which JSON cannot have."""
         for name in self.facts(roles):
             for place, classes in self.source.class_lists.items():
                 if place == name or place.startswith(f"{name}."):

@@ -287,7 +287,7 @@ def _labelled(
     like ids.
     """
     given = options.columns.get(LABEL)
-    tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.images))
+    tables = sorted((split.table for split in plan.values()), key=lambda table: -len(table.images))
     if given:
         tables = [table for table in tables if given in table.rows.columns] or tables
     hot = None if given is not None or len(plan) < 2 else _one_hot([split.table for split in plan.values()])
@@ -305,14 +305,11 @@ def _labelled(
     if label not in split_table.rows.columns:
         collector.account.notes.append(f"without labels: {split_table.file.path} has no column {label!r}")
         label = ""
-    return _Columns(files, split_table, _with_label(options, str(label)), (label, None))
+    options = replace(options, columns={**options.columns, LABEL: str(label)})
+    return _Columns(files, split_table, options, (label, None))
 
 
 def _one_hot(tables: Sequence[Named]) -> tuple[str, ...]:
     """Return the columns with 0 or 1 for each class, of the tables of all splits."""
     flags = [Flags.of_rows([name for name in t.rows.columns if name != t.image], t.rows.rows()) for t in tables]
     return one_hot(flags, is_stated=all(states_classes(table.rows) for table in tables))
-
-
-def _with_label(options: SourceOptions, label: str) -> SourceOptions:
-    return replace(options, columns={**options.columns, LABEL: label})

@@ -302,7 +302,7 @@ def _is_document(text: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:
-    """Return a JSON object, of which each key occurs once."""
+    """Return a JSON object, if each key occurs only once."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]

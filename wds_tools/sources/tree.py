@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from wds_tools.errors import MissingSourceError, SourceError
@@ -31,8 +30,6 @@ from wds_tools.wording import counted
 _OUTSIDE = object()  # in place of the label of an image outside of the class folders
 _READ = 200  # texts and JSON files of images that may have labels
 _STRAYS = 10  # it is an error if more than one in ten images is outside the class folders
-
-_Parts = Mapping[str, dict[str, File]]  # path of an image -> field -> further file
 
 
 class Layout:
@@ -147,12 +144,10 @@ class Layout:
         path = image.path.removeprefix(self.base)
         collector.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
 
-    def skip(
-        self, collector: Collector, file: File, reason: str, parts: Mapping[str, File] = MappingProxyType({})
-    ) -> None:
+    def skip(self, collector: Collector, file: File, reason: str, parts: Mapping[str, File] | None = None) -> None:
         """Skip a file, and the further files of its sample."""
         collector.skip(file.path.removeprefix(self.base), file.reason or reason)
-        for part in parts.values():
+        for part in (parts or {}).values():
             self.skip(collector, part, "belongs to an image that is skipped")
 
 
@@ -205,9 +200,7 @@ class ClassFolders(Layout):
         lists = self._class_lists(collector, files)
         label_of = self._labels(collector, files, paths, parts)
         if label_of is None:
-            jsons, texts = (
-                [further[field] for further in parts.values() if field in further][:_READ] for field in ("json", "txt")
-            )
+            jsons, texts = ([p[field] for p in parts.values() if field in p][:_READ] for field in ("json", "txt"))
             hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))
             collector.account.notes += hint or layouts.note_on_prefixes(paths)
         self._add_images(collector, images, parts, label_of or (lambda _: NONE))
@@ -216,7 +209,7 @@ class ClassFolders(Layout):
                 self.skip(collector, file, files.why_not_packed(file.path))
 
     def _add_images(
-        self, collector: Collector, images: FileList, parts: _Parts, label_of: Callable[[str], Any]
+        self, collector: Collector, images: FileList, parts: dict[str, dict[str, File]], label_of: Callable[[str], Any]
     ) -> None:
         plain: list[tuple[str, int, Any]] = []  # there may be millions: they are added together
         for file in images:
@@ -257,7 +250,7 @@ class ClassFolders(Layout):
         return file
 
     def _labels(
-        self, collector: Collector, files: Files, images: Sequence[str], parts: _Parts
+        self, collector: Collector, files: Files, images: Sequence[str], parts: dict[str, dict[str, File]]
     ) -> Callable[[str], Any] | None:
         """Return the function from the path of an image to its label, or to `_OUTSIDE`; None if there are no labels.
 

@@ -120,7 +120,7 @@ class Tree:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def list(self) -> FileList:
-        """Return all files in the order of the bytes of their paths, without those that are hidden.
+        """Return all files that are not hidden, in the order of the bytes of their paths.
 
         Raises:
             SourceError: There is no such tree, or it is damaged.
@@ -255,7 +255,7 @@ class Archives(Tree):
         self.states = states_of(self.paths)
         return self._checksum()
 
-    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - the tally of members
         return content_of(self.paths, self.states)
 
 
@@ -373,7 +373,7 @@ def client_of(folder: RemoteFolder) -> Client:
 
 
 def is_zip(name: str) -> bool:
-    """Return whether a file name is that of a zip archive."""
+    """Return whether a file name is the name of a zip archive."""
     return name.lower().endswith(".zip")
 
 

@@ -118,7 +118,7 @@ def as_png(data: bytes) -> bytes:
 
 def _encoded(image: Image.Image) -> bytes:
     out = io.BytesIO()
-    image.save(out, "PNG")
+    image.save(out, "PNG", exif=b"")
     return out.getvalue()
 
 
@@ -413,9 +413,7 @@ def of_pillow(image: Image.Image) -> Any:
     Its EXIF orientation is not applied, because masks and boxes next to it refer to its stored pixels.
     """
     if image.mode in _PNG_MODES:
-        out = io.BytesIO()
-        image.save(out, "PNG", exif=b"")
-        return out.getvalue()
+        return _encoded(image)
     if image.mode not in _PIXEL_MODES and image.mode[:1] in ("F", "I"):
         deep = np.asarray(image).view(DeepPixels)
         deep.mode = image.mode
