@@ -437,7 +437,7 @@ NO_RUN = "0" * 32  # id of a run that does not exist; test_runs.py has those tha
 @pytest.fixture(scope="module")
 def routes(root: Path) -> list[tuple[str, str, bool]]:
     """Return method and path of each route, about the dataset few if it is about one; and whether it is."""
-    values = {"number": "0", "field": "jpg", "name": "style.css", "id": NO_RUN}
+    values = {"sample": "0", "field": "jpg", "name": "style.css", "id": NO_RUN}
     found = []
     for route in application_of(root).router.routes():
         assert route.resource

@@ -44,7 +44,7 @@ _IDLE_SECONDS = 300.0  # after which the helper process is ended, as torch takes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Question:
     """What is shown, as the URL has it.
 
     Attributes:
@@ -72,7 +72,7 @@ class Wanted:
     sample: int | None = None
 
     @classmethod
-    def of(cls, query: Mapping[str, str], samples: int) -> tuple[Wanted, str]:
+    def of(cls, query: Mapping[str, str], samples: int) -> tuple[Question, str]:
         """Return what the query of a URL asks for, and what is wrong with it; "" if nothing is.
 
         Args:
@@ -98,7 +98,7 @@ class Wanted:
         return f"/datasets/{quote(dataset)}?{urlencode({'tab': 'batches', **replace(self, **changes).values()})}"
 
     def image_url(self, dataset: str, index: int) -> str:
-        """Return the URL of an image, by its number on the page."""
+        """Return the URL of an image, by its index on the page."""
         return f"/batches/{quote(dataset)}/{index}?{urlencode(self.values())}"
 
     def values(self) -> dict[str, str | int]:
@@ -116,7 +116,7 @@ _NUMBERS = {
     "row": (0, _MAX_BATCH),
     "sample": (0, _MAX_STEP),
 }
-_DEFAULT = Wanted()
+_DEFAULT = Question()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ class Batches:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._helpers = HelperPool("batches", 1, _MEMORY_BYTES, _SECONDS)
-        self._kept = LRUCache[tuple[str, Wanted], Batch](max_items=1000, max_bytes=_KEPT_BYTES)
+        self._kept = LRUCache[tuple[str, Question], Batch](max_items=1000, max_bytes=_KEPT_BYTES)
         self._background = Tasks()
-        self._tasks: dict[tuple[str, Wanted], asyncio.Task[Batch]] = {}
+        self._tasks: dict[tuple[str, Question], asyncio.Task[Batch]] = {}
         self._free = asyncio.Lock()
         self._resting: asyncio.Task[None] | None = None
 
@@ -155,7 +155,7 @@ class Batches:
         await self._background.close()
         await self._helpers.close()
 
-    async def find(self, opened: Opened, question: Wanted, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
+    async def find(self, opened: Opened, question: Question, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
         """Return the answer to a question; None if it takes longer than ``seconds``. It is kept until it is needed."""
         key = opened.version, question
         cached = self._kept.get(key)
@@ -170,7 +170,7 @@ class Batches:
         await asyncio.wait([task], timeout=seconds)
         return task.result() if task.done() and not task.cancelled() else None
 
-    async def _run(self, opened: Opened, question: Wanted) -> Batch:
+    async def _run(self, opened: Opened, question: Question) -> Batch:
         try:
             async with self._free:
                 batch = await self._ask(opened, question)
@@ -187,8 +187,8 @@ class Batches:
         await asyncio.sleep(_IDLE_SECONDS)
         await self._helpers.end_idle()
 
-    async def _ask(self, opened: Opened, question: Wanted) -> Batch:
-        message = {"version": opened.version, "wanted": {**asdict(question), "count": ROWS}}
+    async def _ask(self, opened: Opened, question: Question) -> Batch:
+        message = {"version": opened.version, "question": {**asdict(question), "count": ROWS}}
         sent: list[tuple[str, int, int]] = []
         data, read = b"", 0
         for _ in range(_MAX_ROUNDS):
@@ -224,7 +224,7 @@ class Batches:
         return sent, b"".join(parts)
 
 
-def batch_view(opened: Opened, question: Wanted, batch: Batch) -> dict[str, Any]:
+def batch_view(opened: Opened, question: Question, batch: Batch) -> dict[str, Any]:
     """Return an answer as the page shows it."""
     facts = batch.facts
     if question.sample is None:

@@ -162,7 +162,7 @@ class LoadedSteps:
         return result
 
     def _answer(self, message: dict[str, Any], sent: dict[_Range, bytes]) -> tuple[dict[str, Any], bytes]:
-        key, options = (message["version"], json.dumps(message["wanted"])), message["wanted"]
+        key, options = (message["version"], json.dumps(message["question"])), message["question"]
         shards, files = self._open(message["version"], sent)
         if self._last is None or self._last[0] != key:
             files.sent.clear()

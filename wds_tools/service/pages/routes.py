@@ -31,7 +31,7 @@ from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
 from wds_tools.service.pages.background import Tasks
-from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Wanted, batch_view
+from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Question, batch_view
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.described_view import MAX_SIDE, VIEWS
 from wds_tools.service.pages.helpers import HelperError, HelperPool
@@ -115,7 +115,7 @@ class PageRoutes:
         thumbnail = dataset_after("/thumbnails/", refuse=self._error)
         batch = dataset_after("/batches/", refuse=self._error)
         field = dataset_after("/fields/", parts=2, refuse=self._error)
-        sample_path = "{path:.+}/{number:[0-9]{1,16}}"
+        sample_path = "{path:.+}/{sample:[0-9]{1,16}}"
         return [
             Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
             Route("GET", _PAGE_PREFIX + "{path:.+}", self._opened(self.get_dataset), "dataset_page", page),
@@ -178,7 +178,7 @@ class PageRoutes:
 
     async def get_thumbnail(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send a thumbnail that a helper process has encoded."""
-        sample, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
+        sample, size = int(request.match_info["sample"]), _SIZES.get(request.query.get("size", "160"), 160)
         if sample >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
         thumbnail = await self._thumbnails.thumbnail(opened, sample, size=size, field=request.query.get("field", ""))
@@ -186,18 +186,18 @@ class PageRoutes:
 
     async def get_batch_image(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send an image of a step as a loader gets it."""
-        question, mistake = Wanted.of(request.query, opened.manifest.samples)
+        question, mistake = Question.of(request.query, opened.manifest.samples)
         batch = (
             None if mistake else await self._batches.find(opened, replace(question, sample=None), seconds=IMAGE_SECONDS)
         )
-        index = int(request.match_info["number"])
+        index = int(request.match_info["sample"])
         data = batch.images[index] if batch and index < len(batch.images) else b""
         kind = "image/png" if data else "image/svg+xml"
         return _unless_known(request, data or thumbnail_cache.PLACEHOLDER, kind)
 
     async def get_field(self, request: web.Request, opened: Opened) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
-        sample, name = int(request.match_info["number"]), request.match_info["field"]
+        sample, name = int(request.match_info["sample"]), request.match_info["field"]
         if sample >= opened.manifest.samples:
             return error_response(404, "the dataset has no such sample")
         try:
@@ -243,7 +243,7 @@ class PageRoutes:
         await self._browser.summary(opened)  # after the page, as both need the helper process
         texts = await self._texts.texts(opened, page.samples)
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
-        state = replace(state, page=links["number"])
+        state = replace(state, page=links["page"])
         names = opened.manifest.classes
         return self.render(
             "dataset.html",
@@ -291,7 +291,7 @@ class PageRoutes:
         return self.render(
             "sample.html",
             **_common(opened, state),
-            number=sample,
+            sample=sample,
             row=row,
             class_name=views.class_name(opened.manifest.classes, row["label"]),
             shard=shard,
@@ -356,16 +356,16 @@ class PageRoutes:
         return self.render("problems.html", **_common(opened, state), search=search, problems=problems)
 
     async def _batches_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
-        question, mistake = Wanted.of(request.query, opened.manifest.samples)
+        question, mistake = Question.of(request.query, opened.manifest.samples)
         batch = None if mistake else await self._batches.find(opened, question)
         mistake = mistake or (batch.mistake if batch else "")
         is_step = question.sample is None and not mistake
         return self.render(
             "batches.html",
             **_common(opened, state),
-            wanted=question,
+            question=question,
             mistake=mistake,
-            found=batch,
+            batch=batch,
             link=partial(question.url, opened.name),
             image=partial(question.image_url, opened.name),
             shown=batch_view(opened, question, batch) if batch and batch.facts else None,
@@ -388,7 +388,7 @@ class PageRoutes:
             **_common(opened, replace(state, page=page)),
             shards=list(zip(shards, problems, strict=True)),
             damaged=sum(map(bool, problems)),
-            links={"number": page, "last": last},
+            links={"page": page, "last": last},
             problem=self._library.problems().get(opened.name, ""),
         )
 

@@ -70,7 +70,7 @@ class RunRoutes:
         return self._render(
             "run.html",
             run=run,
-            other=compared,
+            compared=compared,
             others=[past for past in others if past.id != run.id],
             events=shown[0].events,
             charts=charts(shown),

@@ -12,7 +12,7 @@ from wds_tools.images.schedule import views_in
 from wds_tools.images.views import chosen_by
 from wds_tools.options import parse_shuffle
 from wds_tools.packing.snippet import is_coloured_mask, names_of_masks, spell
-from wds_tools.service.pages.batches import Wanted
+from wds_tools.service.pages.batches import Question
 from wds_tools.service.pages.browse import Opened
 from wds_tools.service.pages.described_view import view_of
 
@@ -65,7 +65,7 @@ def _fields(opened: Opened, image: str, objects: dict[str, str], masks: dict[str
     return fields
 
 
-def code_of_step(url: str, opened: Opened, question: Wanted) -> str:
+def code_of_step(url: str, opened: Opened, question: Question) -> str:
     """Return code that makes the loader of a step, and goes to the step; empty if its options are not valid."""
     try:
         view, shuffle = view_of(question.view, question.size, question.description), parse_shuffle(question.shuffle)

@@ -140,7 +140,7 @@ def run_view(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def class_bars(opened: Opened, state: State) -> dict[str, Any]:
-    """Return a page of the classes that are wanted, by size or by name; by number until all samples are counted."""
+    """Return a page of the matching classes, by size or by name; by number until all samples are counted."""
     names, counts = opened.manifest.classes, opened.class_counts()
     order = _matching(list(counts), names, state.find)
     if state.sort == "name":
@@ -160,7 +160,7 @@ def class_bars(opened: Opened, state: State) -> dict[str, Any]:
         }
         for label in order[part]
     ]
-    result = {"shown": shown, "found": len(order), "total": len(counts), "unlabelled": opened.summary.labels[None]}
+    result = {"shown": shown, "matching": len(order), "total": len(counts), "unlabelled": opened.summary.labels[None]}
     return {**result, "page": page, "pages": pages}
 
 
@@ -198,7 +198,7 @@ def class_name(names: tuple[str, ...], label: int | None) -> str:
 def page_links(page: Page, size: int) -> dict[str, int]:
     """Return the number of the page, and of the last one."""
     current, last, _ = part_of(page.total, size, page.first // size + 1)
-    return {"number": current, "last": last}
+    return {"page": current, "last": last}
 
 
 def part_of(total: int, size: int, page: int) -> tuple[int, int, slice]:
