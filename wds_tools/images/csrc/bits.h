@@ -26,6 +26,21 @@ static inline uint64_t be64(const uint8_t *at)
     return word;
 }
 
+static inline void put_be64(uint8_t *to, uint64_t word)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    memcpy(to, &word, 8);
+}
+
+/* Returns whether one of eight bytes is FF. */
+static inline int has_ff(uint64_t word)
+{
+    uint64_t inverted = ~word;
+    return ((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) != 0;
+}
+
 /* Loads bytes until at least 56 bits are valid. */
 static inline void refill(BitReader *reader)
 {

@@ -207,7 +207,8 @@ typedef struct {
 
 /* The state of decoding a sequential scan. */
 typedef struct {
-    Coefficients *coefficients;
+    Coefficients *coefficients;   /* of the frame; with `expected`, memory for an interval of each lane */
+    const Coefficients *expected; /* with which every interval is compared, or NULL */
     const Header *header;
     const McuLayout *layout;
     const Intervals *intervals;
@@ -237,16 +238,44 @@ static void scatter_blocks(const SequentialScan *sequential, const ScanLane *lan
     }
 }
 
-/* Stores the range that a lane has decoded. Returns whether its interval has more MCUs. */
-static int store_range(SequentialScan *sequential, ScanLane *lane, int failed)
+/* Returns where a lane writes the blocks of its interval. */
+static BlockOutput interval_output(const SequentialScan *sequential, int number)
 {
+    const Coefficients *coefficients = sequential->coefficients;
+    int longest = sequential->intervals->list->mcu_count; /* only the last interval may be shorter */
+    int first_mcu = sequential->expected ? number * longest : sequential->lane[number].interval->first_mcu;
+    size_t first = (size_t)first_mcu * (size_t)coefficients->mcu_blocks;
+    return (BlockOutput){frame_blocks(coefficients) + first * BLOCK_SIZE, coefficients->last_index.bytes + first};
+}
+
+/* Returns the size in bytes of the blocks of an interval. */
+static size_t interval_bytes(const SequentialScan *sequential, const Interval *interval)
+{
+    return (size_t)interval->mcu_count * (size_t)sequential->coefficients->mcu_blocks * BLOCK_SIZE * sizeof(int16_t);
+}
+
+/* Returns whether the interval that a lane has decoded differs from the expected one. */
+static int differs(const SequentialScan *sequential, int number)
+{
+    const Coefficients *expected = sequential->expected;
+    const Interval *interval = sequential->lane[number].interval;
+    size_t first = (size_t)interval->first_mcu * (size_t)expected->mcu_blocks * BLOCK_SIZE;
+    return memcmp(
+        interval_output(sequential, number).blocks, frame_blocks(expected) + first,
+        interval_bytes(sequential, interval));
+}
+
+/* Stores the range that a lane has decoded. Returns whether its interval has more MCUs. */
+static int store_range(SequentialScan *sequential, int number, int failed)
+{
+    ScanLane *lane = &sequential->lane[number];
     int end = lane->interval->first_mcu + lane->interval->mcu_count;
     if (!sequential->has_frame_mcus && !failed) {
         scatter_blocks(sequential, lane);
         if (++lane->mcu < end)
             return 1;
     }
-    if (failed || !is_consumed(&lane->state))
+    if (failed || !is_consumed(&lane->state) || (sequential->expected && differs(sequential, number)))
         sequential->failed = 1;
     return 0;
 }
@@ -255,9 +284,8 @@ static int store_range(SequentialScan *sequential, ScanLane *lane, int failed)
 static int next_scan_range(void *source, int number, int failed, McuRange *range)
 {
     SequentialScan *sequential = source;
-    const Coefficients *coefficients = sequential->coefficients;
     ScanLane *lane = &sequential->lane[number];
-    if (!lane->interval || !store_range(sequential, lane, failed)) {
+    if (!lane->interval || !store_range(sequential, number, failed)) {
         if (sequential->failed || sequential->next_interval == sequential->intervals->count)
             return 0;
         lane->interval = &sequential->intervals->list[sequential->next_interval++];
@@ -266,21 +294,23 @@ static int next_scan_range(void *source, int number, int failed, McuRange *range
     }
     *range = (McuRange){sequential->layout, &lane->state, 1, {lane->blocks, lane->last_index}};
     if (sequential->has_frame_mcus) {
-        size_t first = (size_t)lane->mcu * (size_t)coefficients->mcu_blocks;
         range->mcu_count = lane->interval->mcu_count;
-        range->output = (BlockOutput){
-            frame_blocks(coefficients) + first * BLOCK_SIZE, coefficients->last_index.bytes + first};
+        range->output = interval_output(sequential, number);
+        if (sequential->expected)
+            memset(range->output.blocks, 0, interval_bytes(sequential, lane->interval));
     } else
         memset(lane->blocks, 0, sizeof lane->blocks);
     return 1;
 }
 
+/* Decodes a sequential scan to `coefficients`. If `expected` is not NULL, the blocks of the scan, whose MCUs must be
+   those of the frame, are only compared with it. Returns 0, or -1 if the data is damaged or a block differs. */
 static int decode_sequential_scan(
-    Coefficients *coefficients, const Header *header, const McuLayout *layout, const Intervals *intervals,
-    const CoefficientOrder *order)
+    Coefficients *coefficients, const Coefficients *expected, const Header *header, const McuLayout *layout,
+    const Intervals *intervals, const CoefficientOrder *order)
 {
     SequentialScan sequential = {
-        coefficients, header, layout, intervals, .has_frame_mcus = has_frame_mcus(coefficients, header)};
+        coefficients, expected, header, layout, intervals, .has_frame_mcus = has_frame_mcus(coefficients, header)};
     kernels()->decode_mcu_ranges(order, next_scan_range, &sequential);
     return sequential.failed ? -1 : 0;
 }
@@ -300,10 +330,10 @@ static int decode_progressive_scan(
     return 0;
 }
 
-/* Decodes header->scan. Returns 0, or -1 on failure. */
+/* Decodes header->scan; `expected` is that of decode_sequential_scan(). Returns 0, or -1 on failure. */
 static int decode_scan(
-    Coefficients *coefficients, Header *header, HuffmanTables *tables, Intervals *intervals,
-    const CoefficientOrder *order)
+    Coefficients *coefficients, const Coefficients *expected, Header *header, HuffmanTables *tables,
+    Intervals *intervals, const CoefficientOrder *order)
 {
     const Scan *scan = &header->scan;
     const Component *only = &header->component[scan->component[0]];
@@ -313,17 +343,16 @@ static int decode_scan(
     if (set_up_mcu_layout(&layout, tables, header) ||
         find_intervals(intervals, header, mcu_columns, mcu_rows, &(McuBox){0, mcu_columns, 0, mcu_rows}))
         return -1;
-    int failed = header->is_progressive ? decode_progressive_scan(coefficients, header, &layout, intervals, order)
-                                        : decode_sequential_scan(coefficients, header, &layout, intervals, order);
+    int failed = header->is_progressive
+                     ? decode_progressive_scan(coefficients, header, &layout, intervals, order)
+                     : decode_sequential_scan(coefficients, expected, header, &layout, intervals, order);
     header->position = intervals->end_offset;
     return failed;
 }
 
-/* Reserves memory for all blocks of the frame and sets them to zero. Returns 0, or -1 if memory ran
-   out. */
-static int reserve_blocks(Coefficients *coefficients, const Header *header)
+/* Reserves memory for the blocks of `mcus` MCUs. Returns 0, or -1 if memory ran out. */
+static int reserve_blocks(Coefficients *coefficients, const Header *header, size_t mcus)
 {
-    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows;
     int blocks = 0;
     for (int c = 0; c < header->component_count; c++) {
         coefficients->first_block[c] = blocks;
@@ -334,11 +363,9 @@ static int reserve_blocks(Coefficients *coefficients, const Header *header)
     coefficients->mcu_blocks = blocks;
     coefficients->mcu_columns = header->mcu_columns;
     size_t bytes = mcus * (size_t)blocks * BLOCK_SIZE * sizeof(int16_t);
-    if (!buffer_reserve(&coefficients->blocks, bytes) ||
-        !buffer_reserve(&coefficients->last_index, mcus * (size_t)blocks))
-        return -1;
-    memset(coefficients->blocks.bytes, 0, bytes);
-    return 0;
+    int failed = !buffer_reserve(&coefficients->blocks, bytes) ||
+                 !buffer_reserve(&coefficients->last_index, mcus * (size_t)blocks);
+    return -failed;
 }
 
 /* Returns whether the scans contained every bit of every coefficient. Decoders differ in how they
@@ -357,13 +384,26 @@ int decode_all_scans(
     const CoefficientOrder *order, size_t max_pixels)
 {
     size_t max_scans = MAX_SCANS * max_pixels / ((size_t)header->width * (size_t)header->height);
+    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows;
     int result = SCAN_FOUND;
-    if (reserve_blocks(coefficients, header))
+    if (reserve_blocks(coefficients, header, mcus))
         return -1;
+    memset(coefficients->blocks.bytes, 0, mcus * (size_t)coefficients->mcu_blocks * BLOCK_SIZE * sizeof(int16_t));
     for (size_t scans = 1; result == SCAN_FOUND; scans++) {
-        if (scans > max_scans || decode_scan(coefficients, header, tables, intervals, order))
+        if (scans > max_scans || decode_scan(coefficients, NULL, header, tables, intervals, order))
             return -1;
         result = next_scan(header);
     }
     return result == END_OF_IMAGE && is_complete(header) ? 0 : -1;
+}
+
+int has_coefficients(
+    const Coefficients *expected, Header *header, HuffmanTables *tables, Intervals *intervals,
+    const CoefficientOrder *order, Coefficients *memory)
+{
+    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows, step = (size_t)header->restart_interval;
+    return !header->is_progressive && has_frame_mcus(expected, header) &&
+           !reserve_blocks(memory, header, 2 * (step && step < mcus ? step : mcus)) &&
+           !decode_scan(memory, expected, header, tables, intervals, order) && next_scan(header) == END_OF_IMAGE &&
+           is_complete(header);
 }

@@ -50,4 +50,10 @@ int decode_all_scans(
     Coefficients *coefficients, Header *header, HuffmanTables *tables, Intervals *intervals,
     const CoefficientOrder *order, size_t max_pixels);
 
+/* Decodes an image with one sequential scan. Returns whether it has the coefficients `expected`, which are those of an
+   image with the same dimensions and sampling factors. The other arguments are memory that is reused. */
+int has_coefficients(
+    const Coefficients *expected, Header *header, HuffmanTables *tables, Intervals *intervals,
+    const CoefficientOrder *order, Coefficients *memory);
+
 #endif

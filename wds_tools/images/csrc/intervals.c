@@ -10,13 +10,6 @@ void intervals_free(Intervals *intervals)
     buffer_free(&intervals->items);
 }
 
-/* Returns whether one of eight bytes is FF. */
-static inline int has_ff(uint64_t word)
-{
-    uint64_t inverted = ~word;
-    return ((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) != 0;
-}
-
 /* Copies entropy-coded data from `from` to *to without the stuffed zero bytes, and advances *to.
    Returns the address of the next marker, or `end` if there is none. */
 static const uint8_t *unstuff(const uint8_t *from, const uint8_t *end, uint8_t **to)

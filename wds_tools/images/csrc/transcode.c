@@ -13,15 +13,27 @@
 #define MAX_HEADER_BYTES 4096                /* of all marker segments that are written */
 #define MAX_CACHED_BYTES ((size_t)64 << 20) /* of tokens: enough for images of about 5 megapixels */
 
-/* A symbol and the value bits that follow its code: bits << 16 | number of bits << 10 | table << 8
-   | symbol. */
-typedef uint32_t Token;
+/* What is written: the code and the value bits of a small AC coefficient, a code alone, or value bits alone. Most
+   coefficients are small, so that one lookup in Transcoder.bits finds all their bits. */
+typedef uint16_t Token;
 
-/* The largest DC difference. AC coefficients are at most half of it. */
-#define MAX_DC_DIFFERENCE ((1 << (MAX_AC_SIZE + 1)) - 1)
-#define MAX_AC_VALUE (MAX_DC_DIFFERENCE / 2)
+#define SMALL_SIZE 6 /* bits of the largest small value */
+#define SMALL_VALUE ((1 << SMALL_SIZE) - 1)
+#define RUN_TOKENS (2 << SMALL_SIZE)   /* tokens of small coefficients after the same zero run: of 0 in the middle */
+#define TABLE_TOKENS (16 * RUN_TOKENS) /* tokens of small coefficients with the same Huffman table */
+#define CODE_TOKENS (2 * TABLE_TOKENS) /* plus table << 8 | symbol: the token of a code */
+#define VALUE_TOKENS (CODE_TOKENS + TABLE_COUNT * 256) /* plus 1 << size | value bits: the token of value bits */
+#define NO_BITS (VALUE_TOKENS + 1)
+#define TOKEN_COUNT (VALUE_TOKENS + (2 << MAX_DC_SIZE))
+#define MAX_BLOCK_TOKENS (2 * BLOCK_SIZE + 1)
 
-#define RESTART_TOKEN 0xFFFFFFFFu /* stands for a restart marker */
+#define MAX_DC_DIFFERENCE ((1 << MAX_DC_SIZE) - 1)
+#define MAX_AC_VALUE ((1 << MAX_AC_SIZE) - 1)
+
+/* The bits of a token: bits << 5 | number of bits. */
+typedef uint32_t TokenBits;
+
+#define MAX_TOKEN_BITS 22 /* a code and the bits of a small value */
 
 /* The Huffman tables that are written. */
 enum { LUMA_DC, LUMA_AC, CHROMA_DC, CHROMA_AC, TABLE_COUNT };
@@ -30,14 +42,15 @@ struct Transcoder {
     Header header, written_header;
     HuffmanTables tables;
     Intervals intervals;
-    Coefficients coefficients, written_coefficients;
+    Coefficients coefficients, compared; /* `compared`: memory of has_coefficients() */
     CoefficientOrder order;
-    GrowBuffer tokens, file;
+    GrowBuffer tokens, interval_ends, unstuffed, file;
     Luma luma;
-    uint32_t counts[TABLE_COUNT][256]; /* how often each symbol occurs */
+    uint32_t counts[TABLE_COUNT][256];        /* how often each symbol occurs */
+    uint32_t small_counts[2][16][RUN_TOKENS]; /* how often each token of a small coefficient occurs */
     HuffmanSpec spec[TABLE_COUNT];
     HuffmanCode codes[TABLE_COUNT][256];
-    Token value_tokens[2 * MAX_DC_DIFFERENCE + 1]; /* value_token() of -MAX_DC_DIFFERENCE and the following values */
+    TokenBits bits[TOKEN_COUNT];
 };
 
 /* Returns a bit mask of the coefficients that are not zero. */
@@ -68,17 +81,10 @@ static inline uint64_t nonzero_mask(const int16_t *block)
 }
 #endif
 
-/* Returns the part of a token that depends on the value: its size and value bits (F.1.2.1). */
-static Token value_token(int value)
+/* Returns the number of bits of a value (F.1.2.1). */
+static inline int size_of(int value)
 {
-    int size = value ? 32 - __builtin_clz((unsigned)(value < 0 ? -value : value)) : 0;
-    uint32_t bits = (uint32_t)(value < 0 ? value - 1 : value) & ((1u << size) - 1);
-    return bits << 16 | (uint32_t)(size << 10 | size);
-}
-
-static inline int token_size(Token token)
-{
-    return token >> 10 & 15;
+    return value ? 32 - __builtin_clz((unsigned)(value < 0 ? -value : value)) : 0;
 }
 
 static Transcoder *transcoder_new(void)
@@ -86,8 +92,9 @@ static Transcoder *transcoder_new(void)
     Transcoder *transcoder = calloc(1, sizeof *transcoder);
     for (int k = 0; transcoder && k < (int)sizeof transcoder->order.position; k++)
         transcoder->order.position[k] = (uint8_t)(k < BLOCK_SIZE ? k : BLOCK_SIZE - 1); /* zigzag order */
-    for (int value = -MAX_DC_DIFFERENCE; transcoder && value <= MAX_DC_DIFFERENCE; value++)
-        transcoder->value_tokens[value + MAX_DC_DIFFERENCE] = value_token(value);
+    for (int size = 0; transcoder && size <= MAX_DC_SIZE; size++)
+        for (int bits = 0; bits < 1 << size; bits++)
+            transcoder->bits[VALUE_TOKENS + (1 << size | bits)] = (TokenBits)(bits << 5 | size);
     return transcoder;
 }
 
@@ -95,9 +102,11 @@ static void transcoder_free(Transcoder *transcoder)
 {
     intervals_free(&transcoder->intervals);
     coefficients_free(&transcoder->coefficients);
-    coefficients_free(&transcoder->written_coefficients);
+    coefficients_free(&transcoder->compared);
     luma_free(&transcoder->luma);
     buffer_free(&transcoder->tokens);
+    buffer_free(&transcoder->interval_ends);
+    buffer_free(&transcoder->unstuffed);
     buffer_free(&transcoder->file);
     free(transcoder);
 }
@@ -119,93 +128,90 @@ void release_transcoder(Transcoder *transcoder)
         transcoder_free(transcoder);
 }
 
-/* Writes the tokens of a block to `to` and counts their symbols. `value_tokens` points to the token
-   of the value 0, `prediction` is the DC prediction, `table` is LUMA_DC or CHROMA_DC. Returns the
-   end of the tokens, or NULL if a value is too large for a sequential JPEG with 8 bits per
+/* Writes the token of a code without value bits, and counts its symbol. Returns the end of the tokens. */
+static inline Token *put_code_token(uint32_t (*counts)[256], int table, int symbol, Token *to)
+{
+    counts[table][symbol]++;
+    *to = (Token)(CODE_TOKENS + (table << 8 | symbol));
+    return to + 1;
+}
+
+/* Writes the two tokens of a value after a zero run, and counts its symbol. Returns the end of the tokens. */
+static inline Token *tokenize_value(uint32_t (*counts)[256], int table, int run, int value, Token *to)
+{
+    int size = size_of(value), symbol = run << 4 | size;
+    counts[table][symbol]++;
+    to[0] = (Token)(CODE_TOKENS + (table << 8 | symbol));
+    to[1] = (Token)(VALUE_TOKENS + (1 << size | ((value - (value < 0)) & ((1 << size) - 1))));
+    return to + 2;
+}
+
+/* Writes the tokens of a block to `to` and counts its symbols. `prediction` is the DC prediction, `table` is LUMA_DC or
+   CHROMA_DC. Returns the end of the tokens, or NULL if a value is too large for a sequential JPEG with 8 bits per
    sample. */
-static inline Token *tokenize_block(
-    const Token *value_tokens, const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
+static inline Token *tokenize_block(Transcoder *transcoder, const int16_t *block, int prediction, int table, Token *to)
 {
-    uint64_t remaining = nonzero_mask(block) & ~(uint64_t)1;
-    uint32_t *ac_counts = counts[table + 1], ac = (uint32_t)(table + 1) << 8;
-    int previous = 0, difference = block[0] - prediction;
-    unsigned is_too_large = (unsigned)(difference + MAX_DC_DIFFERENCE) > 2 * MAX_DC_DIFFERENCE;
-    *to = value_tokens[is_too_large ? 0 : difference] | (uint32_t)table << 8;
-    counts[table][*to++ & 0xFF]++;
-    for (; remaining; remaining &= remaining - 1) {
+    uint32_t *small_counts = transcoder->small_counts[table >> 1][0];
+    int previous = 0, difference = block[0] - prediction, first_small = (table >> 1) * TABLE_TOKENS;
+    if (difference < -MAX_DC_DIFFERENCE || difference > MAX_DC_DIFFERENCE)
+        return NULL;
+    to = tokenize_value(transcoder->counts, table++, 0, difference, to);
+    for (uint64_t remaining = nonzero_mask(block) & ~(uint64_t)1; remaining; remaining &= remaining - 1) {
         int k = __builtin_ctzll(remaining), run = k - previous - 1, value = block[k];
-        for (; run > 15; run -= 16, ac_counts[0xF0]++)
-            *to++ = ac | 0xF0; /* ZRL */
-        if (__builtin_expect((unsigned)(value + MAX_AC_VALUE) > 2 * MAX_AC_VALUE, 0))
-            return NULL;
-        *to = value_tokens[value] | ac | (uint32_t)run << 4;
-        ac_counts[*to++ & 0xFF]++;
         previous = k;
+        if (__builtin_expect(run < 16 && (unsigned)(value + SMALL_VALUE) <= 2 * SMALL_VALUE, 1)) {
+            int small = run * RUN_TOKENS + RUN_TOKENS / 2 + value;
+            small_counts[small]++;
+            *to++ = (Token)(first_small + small);
+            continue;
+        }
+        if (value < -MAX_AC_VALUE || value > MAX_AC_VALUE)
+            return NULL;
+        for (; run > 15; run -= 16)
+            to = put_code_token(transcoder->counts, table, 0xF0, to); /* ZRL */
+        to = tokenize_value(transcoder->counts, table, run, value, to);
     }
-    if (previous < BLOCK_SIZE - 1) {
-        *to++ = ac; /* EOB */
-        ac_counts[0]++;
-    }
-    return is_too_large ? NULL : to;
+    return previous < BLOCK_SIZE - 1 ? put_code_token(transcoder->counts, table, 0, to) : to; /* EOB */
 }
 
-typedef struct {
-    uint64_t bits; /* not written yet; the last one is the least significant */
-    int count;     /* of these bits */
-    uint8_t *next; /* where the next byte is written */
-} BitWriter;
-
-/* Writes eight bytes of entropy-coded data, with a zero byte after each FF. */
-static inline void put_word(BitWriter *writer, uint64_t word)
+/* Writes entropy-coded data to `to`, with a zero byte after each FF. Returns its end. */
+static uint8_t *stuff(const uint8_t *from, const uint8_t *end, uint8_t *to)
 {
-    uint64_t inverted = ~word;
-    if (((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) == 0) {
-        uint64_t swapped = __builtin_bswap64(word);
-        memcpy(writer->next, &swapped, 8);
-        writer->next += 8;
-        return;
+    while (from < end) {
+        uint64_t word;
+        memcpy(&word, from, 8);
+        memcpy(to, &word, 8);
+        if (end - from >= 8 && !has_ff(word)) {
+            from += 8;
+            to += 8;
+            continue;
+        }
+        for (int i = 0; i < 8 && from < end; i++) {
+            *to++ = *from;
+            if (*from++ == 0xFF)
+                *to++ = 0;
+        }
     }
-    for (int shift = 56; shift >= 0; shift -= 8) {
-        *writer->next++ = (uint8_t)(word >> shift);
-        if (writer->next[-1] == 0xFF)
-            *writer->next++ = 0;
-    }
+    return to;
 }
 
-/* Writes `count` bits, at most 32. */
-static inline void put_bits(BitWriter *writer, uint32_t bits, int count)
+/* Writes the bits of an even number of tokens to `to`, padded with ones (F.1.2.3). Returns their end. */
+static uint8_t *write_bits(const TokenBits *token_bits, const Token *token, const Token *end, uint8_t *to)
 {
-    int free = 64 - writer->count;
-    if (count < free) {
-        writer->bits = writer->bits << count | bits;
-        writer->count += count;
-        return;
+    uint64_t bits = 0; /* the last one is the least significant */
+    int count = 0;     /* of the bits that are not written yet: less than 8 after each step */
+    for (; token < end; token += 2) {
+        TokenBits one = token_bits[token[0]], two = token_bits[token[1]];
+        int one_count = one & 31, two_count = two & 31;
+        bits = bits << (one_count + two_count) | ((uint64_t)(one >> 5) << two_count | two >> 5);
+        count += one_count + two_count;
+        put_be64(to, bits << (-count & 63)); /* if there is no bit, nothing of this is kept */
+        to += count >> 3;
+        count &= 7;
     }
-    int rest = count - free;
-    put_word(writer, writer->bits << (free & 63) | bits >> rest);
-    writer->bits = bits & ((1ull << rest) - 1);
-    writer->count = rest;
-}
-
-/* Pads the last byte with ones (F.1.2.3) and writes all bits. */
-static void flush_bits(BitWriter *writer)
-{
-    int padding = -writer->count & 7;
-    put_bits(writer, (1u << padding) - 1, padding);
-    for (; writer->count; writer->count -= 8) {
-        *writer->next++ = (uint8_t)(writer->bits >> (writer->count - 8));
-        if (writer->next[-1] == 0xFF)
-            *writer->next++ = 0;
-    }
-    writer->bits = 0;
-}
-
-/* Writes the code of a token and its value bits. `codes` are those of all tables. */
-static inline void put_token(BitWriter *writer, Token token, const HuffmanCode *codes)
-{
-    HuffmanCode code = codes[token & 0x3FF]; /* table and symbol */
-    int size = token_size(token);
-    put_bits(writer, (uint32_t)code.bits << size | token >> 16, code.length + size);
+    if (count)
+        *to++ = (uint8_t)(bits << (8 - count) | 0xFFu >> count);
+    return to;
 }
 
 static void put_byte(uint8_t **to, int value)
@@ -318,74 +324,117 @@ static void put_headers(uint8_t **to, const Transcoder *transcoder, int restart_
     put_byte(to, 0);
 }
 
-/* Writes the tokens of all blocks to transcoder->tokens. Returns their end, or NULL on failure. */
-static Token *tokenize(Transcoder *transcoder, int restart_interval)
+/* Adds the counts of small coefficients to those of their symbols. */
+static void count_small_symbols(Transcoder *transcoder)
+{
+    for (int chroma = 0; chroma < 2; chroma++)
+        for (int run = 0; run < 16; run++)
+            for (int value = -SMALL_VALUE; value <= SMALL_VALUE; value++)
+                if (value)
+                    transcoder->counts[2 * chroma + LUMA_AC][run << 4 | size_of(value)] +=
+                        transcoder->small_counts[chroma][run][RUN_TOKENS / 2 + value];
+}
+
+/* Writes the tokens of all blocks to transcoder->tokens, an even number for each restart interval. Returns 0, or -1 on
+   failure. */
+static int tokenize(Transcoder *transcoder, int restart_interval)
 {
     const Header *header = &transcoder->header;
-    int mcus = header->mcu_columns * header->mcu_rows;
-    int16_t prediction[MAX_COMPONENTS] = {0};
+    int mcus = header->mcu_columns * header->mcu_rows, intervals = (mcus - 1) / restart_interval + 1;
     const int16_t *block = frame_blocks(&transcoder->coefficients);
-    const Token *value_tokens = transcoder->value_tokens + MAX_DC_DIFFERENCE;
     size_t blocks = (size_t)mcus * (size_t)blocks_per_mcu(header);
-    Token *to = (Token *)(void *)buffer_reserve(
-        &transcoder->tokens, (blocks * (BLOCK_SIZE + 1) + (size_t)(mcus / restart_interval)) * sizeof(Token));
+    Token *first = (Token *)(void *)buffer_reserve(
+        &transcoder->tokens, (blocks * MAX_BLOCK_TOKENS + (size_t)intervals) * sizeof(Token));
+    Token **end = (Token **)(void *)buffer_reserve(&transcoder->interval_ends, (size_t)intervals * sizeof(Token *));
+    if (!first || !end)
+        return -1;
     memset(transcoder->counts, 0, sizeof transcoder->counts);
-    for (int mcu = 0, left = restart_interval; to && mcu < mcus; mcu++, left--) {
-        if (!left) {
-            memset(prediction, 0, sizeof prediction);
-            *to++ = RESTART_TOKEN;
-            left = restart_interval;
-        }
-        for (int c = 0; c < header->component_count; c++) {
-            const Component *component = &header->component[c];
-            for (int n = component->h_factor * component->v_factor; to && n > 0; n--, block += BLOCK_SIZE) {
-                to = tokenize_block(value_tokens, block, prediction[c], table_of(c), transcoder->counts, to);
-                prediction[c] = block[0];
+    memset(transcoder->small_counts, 0, sizeof transcoder->small_counts);
+    for (int mcu = 0; mcu < mcus;) {
+        int16_t prediction[MAX_COMPONENTS] = {0};
+        Token *to = first;
+        for (int left = restart_interval; left && mcu < mcus; left--, mcu++)
+            for (int c = 0; c < header->component_count; c++) {
+                const Component *component = &header->component[c];
+                for (int n = component->h_factor * component->v_factor; n > 0; n--, block += BLOCK_SIZE) {
+                    to = tokenize_block(transcoder, block, prediction[c], table_of(c), to);
+                    if (!to)
+                        return -1;
+                    prediction[c] = block[0];
+                }
             }
-        }
+        if ((to - first) & 1)
+            *to++ = NO_BITS;
+        *end++ = first = to;
     }
-    return to;
+    count_small_symbols(transcoder);
+    return 0;
+}
+
+/* Writes the bits of the tokens, except those of value bits alone, which never change. */
+static void set_token_bits(Transcoder *transcoder)
+{
+    for (int table = 0; table < TABLE_COUNT; table++)
+        for (int symbol = 0; symbol < 256; symbol++) {
+            HuffmanCode code = transcoder->codes[table][symbol];
+            int size = symbol & 15, end = 1 << size;
+            transcoder->bits[CODE_TOKENS + (table << 8 | symbol)] = (TokenBits)(code.bits << 5 | code.length);
+            if (!code.length || !(table & 1) || !size || size > SMALL_SIZE)
+                continue;
+            TokenBits *zero =
+                transcoder->bits + (table >> 1) * TABLE_TOKENS + (symbol >> 4) * RUN_TOKENS + RUN_TOKENS / 2;
+            for (int bits = 0; bits < end; bits++)
+                zero[bits < end / 2 ? bits + 1 - end : bits] =
+                    (TokenBits)((code.bits << size | bits) << 5 | (code.length + size));
+        }
 }
 
 /* Returns an upper limit of the bytes of the scan. */
-static size_t max_scan_bytes(const Transcoder *transcoder, size_t markers)
+static size_t max_scan_bytes(const Transcoder *transcoder, size_t intervals)
 {
     size_t bits = 0;
     for (int table = 0; table < TABLE_COUNT; table++)
         for (int symbol = 0; symbol < 256; symbol++)
             bits += (size_t)transcoder->counts[table][symbol] *
                     (size_t)(transcoder->codes[table][symbol].length + (symbol & 15));
-    return bits / 4 + 4 * markers + 64; /* twice the bits, as every byte could be FF */
+    return bits / 4 + 4 * intervals + 64; /* twice the bits, as every byte could be FF */
+}
+
+/* Returns the bytes of the longest restart interval without stuffed bytes, or more. */
+static size_t max_interval_bytes(const Token *token, Token *const *ends, int intervals)
+{
+    size_t longest = 0;
+    for (int i = 0; i < intervals; token = ends[i++])
+        longest = (size_t)(ends[i] - token) > longest ? (size_t)(ends[i] - token) : longest;
+    return longest * MAX_TOKEN_BITS / 8 + 1;
 }
 
 /* Writes the new file to transcoder->file. Returns its size, or 0 on failure. */
 static size_t write_file(Transcoder *transcoder, int restart_interval, int max_code_length)
 {
     const Header *header = &transcoder->header;
-    size_t markers = (size_t)header->mcu_columns * (size_t)header->mcu_rows / (size_t)restart_interval;
-    const Token *end = tokenize(transcoder, restart_interval);
-    for (int table = 0; end && table < TABLE_COUNT; table++)
+    int intervals = (header->mcu_columns * header->mcu_rows - 1) / restart_interval + 1;
+    if (tokenize(transcoder, restart_interval))
+        return 0;
+    for (int table = 0; table < TABLE_COUNT; table++)
         if (build_optimal_codes(
                 transcoder->counts[table], max_code_length, &transcoder->spec[table], transcoder->codes[table]))
             return 0;
-    uint8_t *start =
-        end ? buffer_reserve(&transcoder->file, MAX_HEADER_BYTES + max_scan_bytes(transcoder, markers)) : NULL;
-    if (!start)
+    const Token *token = (const Token *)(void *)transcoder->tokens.bytes;
+    Token *const *ends = (Token *const *)(void *)transcoder->interval_ends.bytes;
+    size_t max_bytes = MAX_HEADER_BYTES + max_scan_bytes(transcoder, (size_t)intervals);
+    uint8_t *start = buffer_reserve(&transcoder->file, max_bytes);
+    uint8_t *unstuffed = buffer_reserve(&transcoder->unstuffed, max_interval_bytes(token, ends, intervals));
+    if (!start || !unstuffed)
         return 0;
-    BitWriter writer = {.next = start};
-    int marker_number = 0;
-    put_headers(&writer.next, transcoder, restart_interval);
-    for (const Token *token = (const Token *)(void *)transcoder->tokens.bytes; token < end; token++) {
-        if (*token != RESTART_TOKEN) {
-            put_token(&writer, *token, transcoder->codes[0]);
-            continue;
-        }
-        flush_bits(&writer);
-        put_be16(&writer.next, 0xFFD0 | (marker_number++ & 7));
+    uint8_t *to = start;
+    put_headers(&to, transcoder, restart_interval);
+    set_token_bits(transcoder);
+    for (int i = 0; i < intervals; token = ends[i++]) {
+        to = stuff(unstuffed, write_bits(transcoder->bits, token, ends[i], unstuffed), to);
+        put_be16(&to, i < intervals - 1 ? 0xFFD0 | (i & 7) : 0xFFD9); /* RST or EOI */
     }
-    flush_bits(&writer);
-    put_be16(&writer.next, 0xFFD9);
-    return (size_t)(writer.next - start);
+    return (size_t)(to - start);
 }
 
 /* Decodes the new file of `size` bytes. Returns whether its dimensions, sampling factors, colour
@@ -396,10 +445,7 @@ static int verify_file(Transcoder *transcoder, size_t size)
     Header *written = &transcoder->written_header;
     header_start(written, transcoder->file.bytes, size);
     if (next_scan(written) != SCAN_FOUND || written->width != header->width || written->height != header->height ||
-        written->component_count != header->component_count || is_rgb(written) != is_rgb(header) ||
-        decode_all_scans(
-            &transcoder->written_coefficients, written, &transcoder->tables, &transcoder->intervals,
-            &transcoder->order, (size_t)header->width * (size_t)header->height))
+        written->component_count != header->component_count || is_rgb(written) != is_rgb(header))
         return 0;
     for (int c = 0; c < header->component_count; c++) {
         const Component *one = &header->component[c], *two = &written->component[c];
@@ -407,10 +453,9 @@ static int verify_file(Transcoder *transcoder, size_t size)
             memcmp(one->quantization, two->quantization, sizeof one->quantization))
             return 0;
     }
-    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows;
-    return !memcmp(
-        transcoder->coefficients.blocks.bytes, transcoder->written_coefficients.blocks.bytes,
-        mcus * (size_t)blocks_per_mcu(header) * BLOCK_SIZE * sizeof(int16_t));
+    return has_coefficients(
+        &transcoder->coefficients, written, &transcoder->tables, &transcoder->intervals, &transcoder->order,
+        &transcoder->compared);
 }
 
 /* Decodes a file to transcoder->coefficients. Returns 0, or -1 on failure. */
