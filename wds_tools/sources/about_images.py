@@ -36,6 +36,7 @@ from wds_tools.sources.layouts import (
     TABLES,
     RowNames,
     are_most,
+    file_stem,
     is_shard_table,
     names_a_file,
 )
@@ -316,11 +317,11 @@ def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str
         has_ending = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
         if has_ending and not is_shard_table(name):
             fitting += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
-    stems, described = {_stem(file.path) for file in fitting}, {_stem(CLASS_LISTS_NAME)}
+    stems, described = {file_stem(file.path) for file in fitting}, {file_stem(CLASS_LISTS_NAME)}
     for image in images if fitting else ():
         name = posixpath.basename(image.path)
-        described |= stems.intersection((name, _stem(name)))  # 1.json and 1.jpg.json are about 1.jpg
-    fitting = [file for file in fitting if _stem(file.path) not in described and not is_template_name(file.path)]
+        described |= stems.intersection((name, file_stem(name)))  # 1.json and 1.jpg.json are about 1.jpg
+    fitting = [file for file in fitting if file_stem(file.path) not in described and not is_template_name(file.path)]
     return sorted(fitting, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
 
 
@@ -382,10 +383,6 @@ def are_lists_of_images(data: bytes, columns: Sequence[str], rows: Sequence[Row]
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) or str(value).strip().isdigit()
-
-
-def _stem(path: str) -> str:
-    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def is_about_all(path: str) -> bool:

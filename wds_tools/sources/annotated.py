@@ -432,10 +432,8 @@ def _xml_files(files: Files) -> dict[str, File]:
 
 def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
     """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists."""
-    stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
-    all_stems = stems.keys() | {
-        posixpath.splitext(posixpath.basename(file.path))[0] for file in files.images if not masks.is_mask(file.path)
-    }
+    stems = {layouts.file_stem(file.path): file for file in images}
+    all_stems = stems.keys() | {layouts.file_stem(file.path) for file in files.images if not masks.is_mask(file.path)}
     sets: dict[str, _Members] = {}
     for file in files.others:
         folder, name = posixpath.split(file.path)

@@ -24,7 +24,7 @@ from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import RowNames, split_folder, split_in
+from wds_tools.sources.layouts import RowNames, file_stem, split_folder, split_in
 
 _WORDS = (b'"shapes"', b'"shape_attributes"', b'"coordinates"', b'"box2d"', b'"poly2d"')
 _ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -138,7 +138,7 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
     described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
     names = {posixpath.basename(file.path) for file in files.images} if described else set()
     names |= {posixpath.splitext(name)[0] for name in names}
-    of_images = [file for file in described if posixpath.splitext(posixpath.basename(file.path))[0] in names]
+    of_images = [file for file in described if file_stem(file.path) in names]
     of_splits = sorted({*described} - {*of_images}, key=lambda file: (not coco.has_usual_name(file.path), file.path))
     for file in (*of_splits[:_MAX_FILES], *(of_images[:LOOKED_AT] if first else of_images)):
         data = files.read(file)
@@ -157,7 +157,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
     stated: dict[str, str] = {}  # image that has a separate file -> its name there
     for file, data, kind in _shape_files(files):
         kinds[kind] = None
-        stem = posixpath.splitext(posixpath.basename(file.path))[0]
+        stem = file_stem(file.path)
         image = row_names.find(stem, table=file.path)
         split = "" if image is not None or kind == LABELME else split_folder(file.path) or split_in(stem)
         if image is not None:

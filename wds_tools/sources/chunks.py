@@ -70,7 +70,7 @@ class ChunkFile(NamedTuple):
         path: Its path.
         codec: Name of the codec in pyarrow; None if it is not compressed.
         size: Length of its content in bytes, as the index of the dataset states it.
-        length: Number of items, likewise.
+        length: Number of items, as the index states it.
     """
 
     path: Path
@@ -529,11 +529,6 @@ class _Nested:
         return data
 
 
-def _json(data: memoryview) -> Any:
-    """Return a value in JSON, or in LitData's own encoding, which begins with a number."""
-    return _Nested(data).value() if data[0] < _NESTED_TAGS else json.loads(bytes(data))
-
-
 _NUMBERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
 _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     **dict.fromkeys(("bytes", "jpeg", "png", "image", "file", "tiff", "tifffile"), lambda data: data),
@@ -544,7 +539,7 @@ _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "bool": lambda data: data[0] != 0,
     "str_int": lambda data: int(bytes(data)),
     "str_float": lambda data: float(bytes(data)),
-    "json": _json,
+    "json": lambda data: _Nested(data).value() if data[0] < _NESTED_TAGS else json.loads(bytes(data)),
     "pil": pillow_image,
     **dict.fromkeys(("jpeg_array", "jpegarray"), lambda data: images_of(data, 0)),
     **dict.fromkeys(("list[jpeg]", "list[png]"), lambda data: images_of(data, 4)),

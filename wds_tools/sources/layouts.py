@@ -178,7 +178,7 @@ def split_of_table(path: str) -> str:
     >>> split_of_table("labels.csv"), split_of_table("train_test_split.csv")
     ('', '')
     """
-    return split_of(path) or split_in(posixpath.splitext(posixpath.basename(path))[0])
+    return split_of(path) or split_in(file_stem(path))
 
 
 def split_in(text: str) -> str:
@@ -320,6 +320,15 @@ def folder_of(path: str) -> str:
     return path[: path.rfind("/") + 1]
 
 
+def file_stem(path: str) -> str:
+    """Return the name of a file of a tree, without folders and extension.
+
+    >>> file_stem("cat/1.a.jpg"), file_stem("1")
+    ('1.a', '1')
+    """
+    return posixpath.splitext(posixpath.basename(path))[0]
+
+
 def class_folder(path: str) -> str | None:
     """Return the class of an image: the first folder of its path; None without a folder.
 
@@ -418,7 +427,7 @@ def note_on_prefixes(paths: Sequence[str]) -> list[str]:
     ([], [])
     """
     some = paths[:: len(paths) // _LOOKED_AT + 1]
-    stems = (posixpath.splitext(posixpath.basename(path))[0] for path in some)
+    stems = (file_stem(path) for path in some)
     counts = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
     if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
         return []
@@ -454,7 +463,8 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         for level in range(2, len(folders) + 1):
             levels.setdefault(level, set()).add("/".join(folders[1:level]))
     folders_in = {name: sorted(levels.get(2, ())) for name, levels in below.items()}
-    if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, inner) for name, inner in folders_in.items()):
+    initials = {name: {folder[:1].lower() for folder in inner} for name, inner in folders_in.items()}
+    if len(below) > 1 and all(letters == {name.lower()} for name, letters in initials.items()):
         letter, (folder, *_) = min(folders_in.items())
         raise SourceError(
             f"{where} has folders named by the first letter of the folders in them, such as {letter}/{folder} "
@@ -485,10 +495,6 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
             f"{where} has folders named like splits and classes ({quoted(sorted(below))}): move them into folders such "
             "as train/A and test/A, pack one of them, or pass --from folder (kind='folder') if all are classes"
         )
-
-
-def _all_begin_with(letter: str, folders: Sequence[str]) -> bool:
-    return bool(folders) and all(folder.lower().startswith(letter.lower()) for folder in folders)
 
 
 def notes_about_levels(paths: Iterable[str]) -> list[str]:

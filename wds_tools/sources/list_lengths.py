@@ -61,8 +61,9 @@ def _length(value: Any) -> tuple[int, bool]:
 def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
     """Return the name of another list to whose entries labels belong; None if they are labels of the images.
 
-    The other list is as long in each row: lists of several lengths, or one of boxes or points. It may also be flat,
-    with the same number of values for each label. Rows of 0 and 1 with one length have a value for each class instead.
+    The other list has the same length in each row: lists of several lengths, or a list of boxes or points. It may also
+    be flat, with the same number of values for each label. Rows of 0 and 1 with one length have a value for each class
+    instead.
 
     >>> owner([[7, 3, 7], [3]], {"scores": Lengths([[0.5, 0.1, 0.2], [0.9]])}), owner([[7, 3], [3]], {})
     ('scores', None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources.layouts import folder_of, is_image_name, is_split_name, split_in, stored_name
+from wds_tools.sources.layouts import file_stem, folder_of, is_image_name, is_split_name, split_in, stored_name
 from wds_tools.wording import counted
 
 _IMAGE_FOLDERS = frozenset(
@@ -291,10 +291,10 @@ def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     >>> partners(["a/1.jpg", "a/2.jpg"], ["lesions/1.png", "a/2_roi.png", "a/20.png"])
     {'a/1.jpg': 'lesions/1.png', 'a/2.jpg': 'a/2_roi.png'}
     """
-    by_stem = {(split_in(folder_of(path)), _stem(path)): path for path in images}
+    by_stem = {(split_in(folder_of(path)), file_stem(path)): path for path in images}
     partner_of: dict[str, str] = {}
     for path in others:
-        split, stem = split_in(folder_of(path)), _stem(path)
+        split, stem = split_in(folder_of(path)), file_stem(path)
         for end in (len(stem), *(match.start() for match in _ADDITION.finditer(stem))):
             if (image := by_stem.get((split, stem[:end]))) is not None:
                 partner_of.setdefault(image, path)
@@ -414,7 +414,7 @@ def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, st
 
 def _stem_words(path: str) -> tuple[str, ...]:
     """Return the words of a file name, without words for one of two images of a sample."""
-    return tuple(word for word in _words(_stem(path)).split("_") if word not in _ALL_PAIRED)
+    return tuple(word for word in _words(file_stem(path)).split("_") if word not in _ALL_PAIRED)
 
 
 def _says_mask(folder: str) -> bool:
@@ -424,10 +424,6 @@ def _says_mask(folder: str) -> bool:
 def _words(name: str) -> str:
     """Return the words of a name in lower case: ``PedMasks`` has two."""
     return "_".join(_WORD.findall(name)).lower()
-
-
-def _stem(path: str) -> str:
-    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def notes_on_roles(images: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from wds_tools.sources.layouts import (
     FIELDS,
     SHARD_TABLE,
     TABLES,
+    file_stem,
     is_image_name,
     is_shard_table,
     is_split_name,
@@ -161,7 +161,7 @@ def _by_content(head: bytes) -> OtherFormat | None:
 
 def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str, str]]) -> str:
     """Return the message for a tree of files without images, of which none is packed."""
-    parts = {part for path in paths for part in (posixpath.basename(path), *_folders(path))}
+    parts = {part for path in paths for part in re.findall("[^/]+/?", path)}
     if (refused := refused_format(parts)) is not None:
         return f"{where} has {refused.name}, which is not read: {refused.remedy}"
     if not skipped:
@@ -186,10 +186,6 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
     )
 
 
-def _folders(path: str) -> list[str]:
-    return [f"{folder}/" for folder in path.split("/")[:-1]]
-
-
 def notes_on(files: Mapping[str, About]) -> list[str]:
     """Return a note for each reason, which names the first file that has it."""
     by_reason: dict[str, list[str]] = {}
@@ -206,7 +202,7 @@ def why_not_packed(path: str) -> str:
         return "is a template of predictions, whose labels do not belong to the images"
     if is_shard_table(lower):
         return SHARD_TABLE
-    if is_split_name(posixpath.splitext(posixpath.basename(lower))[0]) and lower.endswith((*LINES, ".json")):
+    if is_split_name(file_stem(lower)) and lower.endswith((*LINES, ".json")):
         return OF_SPLIT
     return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
 

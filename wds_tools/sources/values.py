@@ -250,10 +250,6 @@ def _kind_of_list(value: list[Any]) -> str:
     return Kind.LIST if kinds <= _FOR_JSON else Kind.LOSSY
 
 
-def _kind_of_mapping(value: dict[Any, Any]) -> str:
-    return Kind.MAPPING if {kind_of(item) for item in value.values()} <= _FOR_JSON else Kind.LOSSY
-
-
 _KIND_OF: dict[type, Callable[[Any], str]] = {
     Excluded: lambda value: str(value.reason),
     type(None): lambda _: Kind.MISSING,
@@ -268,7 +264,7 @@ _KIND_OF: dict[type, Callable[[Any], str]] = {
     DeepPixels: lambda _: Kind.ARRAY,
     list: _kind_of_list,
     Repeated: _kind_of_list,
-    dict: _kind_of_mapping,
+    dict: lambda value: Kind.MAPPING if {kind_of(item) for item in value.values()} <= _FOR_JSON else Kind.LOSSY,
 }
 
 
