@@ -76,11 +76,11 @@ def _uncompressed_bytes(data: bytes, chunk: dict[int, Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is decoded of a structure.
+class _Decoded:
+    """The fields of a structure that are decoded.
 
     Attributes:
-        fields: Number of each wanted field -> its type, and what is decoded of it.
+        fields: Number of each decoded field -> its type, and what is decoded of it.
         usual: The structure for `_usual`; None decodes it value by value.
     """
 
@@ -92,7 +92,7 @@ class _Wanted:
 
 
 def _field(*kinds: int) -> bytes:
-    """Match the head of a field whose number is larger than that before it."""
+    """Match the head of a field whose number is larger than the number before it."""
     return b"[" + re.escape(bytes(step << 4 | kind for step in range(1, 16) for kind in kinds)) + b"]"
 
 
@@ -122,7 +122,7 @@ def _fields(depth: int, *others: bytes) -> bytes:
 
 @cache
 def _usual(structure: str) -> re.Pattern[bytes]:
-    """Return an expression for a structure as it is usually written, with a group for each wanted field.
+    """Return an expression for a structure as it is usually written, with a group for each decoded field.
 
     It is compiled when it is first needed, which takes some milliseconds.
     """
@@ -142,7 +142,7 @@ def _usual(structure: str) -> re.Pattern[bytes]:
     return re.compile(expression, re.DOTALL)
 
 
-_CHUNK = _Wanted(
+_CHUNK = _Decoded(
     {
         _PATH: (_LIST, (_TEXT, None)),
         _NUM_VALUES: (_I64, None),
@@ -152,17 +152,17 @@ _CHUNK = _Wanted(
     },
     "chunk",
 )
-_GROUP = _Wanted({_COLUMNS: (_LIST, (_STRUCT, _Wanted({_META_DATA: (_STRUCT, _CHUNK)})))})
-_FOOTER = _Wanted({_ROW_GROUPS: (_LIST, (_STRUCT, _GROUP))})
-_PAGE = _Wanted({_PAGE_UNCOMPRESSED: (_I32, None), _PAGE_COMPRESSED: (_I32, None)}, "page")
-_NOTHING = _Wanted({})
+_GROUP = _Decoded({_COLUMNS: (_LIST, (_STRUCT, _Decoded({_META_DATA: (_STRUCT, _CHUNK)})))})
+_FOOTER = _Decoded({_ROW_GROUPS: (_LIST, (_STRUCT, _GROUP))})
+_PAGE = _Decoded({_PAGE_UNCOMPRESSED: (_I32, None), _PAGE_COMPRESSED: (_I32, None)}, "page")
+_NOTHING = _Decoded({})
 
 
 # These functions return the position after what they read. A position outside of the data is an IndexError.
 
 
-def _struct(data: bytes, at: int, decoded: _Wanted, depth: int) -> tuple[dict[int, Any], int]:
-    """Decode the wanted fields of a structure into a dictionary from field number to value."""
+def _struct(data: bytes, at: int, decoded: _Decoded, depth: int) -> tuple[dict[int, Any], int]:
+    """Decode the `_Decoded` fields of a structure into a dictionary from field number to value."""
     if decoded.usual is not None and (match := _usual(decoded.usual).match(data, at)):
         spans = zip(decoded.fields.items(), match.regs[1:], strict=True)
         return {field: _matched(data, kind, *span) for (field, (kind, _)), span in spans if span[0] >= 0}, match.end()
@@ -199,7 +199,7 @@ def _matched(data: bytes, kind: int, start: int, stop: int) -> Any:
 
 
 def _value(data: bytes, at: int, kind: int, of_value: Any, depth: int) -> tuple[Any, int]:
-    """Decode a value of a type; of a structure only the wanted fields."""
+    """Decode a value of a type; of a structure only the fields of its `_Decoded`."""
     if kind == _STRUCT:
         return _struct(data, at, of_value, depth + 1)
     if kind == _TEXT:
