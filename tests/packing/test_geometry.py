@@ -34,6 +34,12 @@ def image(array: Any, kind: str = "PNG", mode: str | None = None) -> bytes:
     return out.getvalue()
 
 
+def npz(**arrays: Any) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
 def shard(folder: Path, **fields: Any) -> Path:
     photo = image(np.full((HEIGHT, WIDTH, 3), 90, np.uint8), "JPEG")
     with webdataset.TarWriter(str(folder / "a.tar")) as writer:
@@ -81,6 +87,30 @@ def test_arrays_and_coloured_masks_of_the_size_of_the_image_are_resized(tmp_path
     assert np.array_equal(pixels(found["panoptic.png"])[..., 0], expected_mask(NUMBERS))
 
 
+def test_arrays_of_the_size_of_the_image_in_an_npz_file_are_resized(tmp_path: Path) -> None:
+    arrays = {"left": NUMBERS, "instances": np.stack([NUMBERS, NUMBERS + 1]), "speed": np.arange(3.0)}
+    fields = resized(shard(tmp_path, masks_npz=npz(**arrays)))
+    with np.load(io.BytesIO(fields["masks.npz"])) as found:
+        assert np.array_equal(found["left"], expected_mask(NUMBERS))
+        assert np.array_equal(found["instances"][1], expected_mask(NUMBERS + 1))
+        assert np.array_equal(found["speed"], np.arange(3.0))
+
+
+def test_fields_that_may_hold_positions_are_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    normals = np.ones((*NUMBERS.shape, 3), np.float32)
+    fields = {
+        "txt": b"Car 0.00 0 -1.57 1.0 2.0 30.0 22.0",
+        "pts_txt": b"10 12\n30 20",
+        "caption_txt": b"2 cats on a sofa",
+    }
+    resized(
+        shard(tmp_path, normals_npy=normals, state_pth=b"\x80\x02", points_npz=npz(a=np.full((4, 2), 7.5)), **fields)
+    )
+    assert "the values of 'points.npz', 'pts.txt', 'state.pth', 'txt' are not changed" in caplog.text
+
+
 def test_objects_move_with_the_image(tmp_path: Path) -> None:
     facts = json.loads(resized(shard(tmp_path, json={"objects": [OBJECT], "width": WIDTH, "height": HEIGHT}))["json"])
     assert facts["objects"] == [
@@ -125,6 +155,9 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
         ({"boxes_npy": np.ones((2, 4))}, "field 'boxes.npy'"),
         ({"bbox_txt": "1 2 9 10"}, "field 'bbox.txt'"),
         ({"keypoints": b"1 2 9 10"}, "field 'keypoints'"),
+        ({"xml": b"<annotation><bndbox><xmin>3</xmin></bndbox></annotation>"}, "field 'xml'"),
+        ({"xml": b'<image id="0"><box label="car" xtl="3.0" ytl="2.0"/></image>'}, "field 'xml'"),
+        ({"gt_npz": npz(boxes=np.ones((2, 4)))}, "array 'boxes' of field 'gt.npz'"),
         ({"json": {"x": 3, "y": 4}}, "the field 'json'"),
         ({"json": {"face": {"left": 3, "top": 2, "w": 4, "h": 4}}}, "the field 'json'"),
         ({"json": {"regions": [{"shape_attributes": {"x": 1, "y": 2, "width": 3, "height": 4}}]}}, "the field 'json'"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,9 @@ _POSITIONS = (
     *("rle", "encodedpixels", "keypoints", "landmarks", "points", "corners"),
 )  # names of lists, objects and texts with several numbers
 _KEPT_TYPES = (".png", ".tif", ".tiff")
-_EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2")  # names of numbers too
+_EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2", "xtl", "ytl", "xbr", "ybr")  # names of numbers too
+_XML_NAME = re.compile(r"[<\s]([A-Za-z_][\w.-]*)(?=[\s=>])")  # of elements and attributes
+_OPAQUE = ("pkl", "pickle", "pyd", "pth", "pt", "ten", "mat", "h5", "msgpack", "mp", "cbor")  # types not looked into
 _AXIS = re.compile(r"(?:^c?|_c?|min|max)(x|y|left|top)(?:_?(?:\d+|min|max|c|center|centre))?$")
 _PARTNERS = {"x": "y", "y": "x", "left": "top", "top": "left"}  # two numbers with such names are a position
 _NUMBERS = re.compile(r"[-+.,;:|eE\d\s\[\](){}]+")  # text that has nothing but numbers
@@ -99,31 +102,65 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     positions = {*_words(name), kind}.intersection(_POSITIONS)
     if kind in ("json", "jsn"):
         positions = positions or _positions_in(_parsed(data))
+    elif kind == "xml":
+        positions = positions or _position_names(_XML_NAME.findall(data.decode(errors="replace")))
+    elif kind == "npz":
+        return _resized_arrays(name, data, old, new)
     if positions and kind not in IMAGE_FIELDS:
         raise _not_understood(f"field {name!r}", min(positions))
-    if kind not in IMAGE_FIELDS:
-        return data
-    try:
-        info = image_header.probe_array(data)
-    except DecodeError:
-        info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
-    if info is None or (info.height, info.width) != old:
-        return _resized_array(name, data, old, new, positions) if kind == "npy" else data
     if kind == "npy":
-        return codecs.encode_npy(_nearest(codecs.view_npy(data), new))
+        return _resized_array(name, data, old, new, positions)
     # another photograph keeps its size; loaders compare the sizes
-    return data if kind != "png" or info.mode.startswith(("RGB", "LA")) else _resized_mask(name, data, old, new)
+    return _resized_mask(name, data, old, new) if kind == "png" and _is_grey_png(data, old) else data
+
+
+def _is_grey_png(data: bytes, size: Size) -> bool:
+    """Return whether a PNG has this size and one channel, as class numbers and depths have."""
+    try:
+        info = image_header.probe(data)
+    except DecodeError:
+        return False
+    return (info.height, info.width) == size and not info.mode.startswith(("RGB", "LA"))
 
 
 def _resized_array(name: str, data: bytes, old: Size, new: Size, positions: set[str]) -> bytes:
     """Resize an array [..., height, width], such as a mask for each instance; any other array is kept."""
     array = _array_in(data)
-    if array is not None and array.ndim > 2 and array.shape[-2:] == old:
-        last = np.moveaxis(_nearest(np.moveaxis(array, (-2, -1), (0, 1)), new), (0, 1), (-2, -1))
-        return codecs.encode_npy(np.ascontiguousarray(last))
+    if array is not None and _has_sides(array, old):
+        return codecs.encode_npy(_resized_sides(array, old, new))
     if positions:
         raise _not_understood(f"field {name!r}", min(positions))
     return data
+
+
+def _resized_arrays(name: str, data: bytes, old: Size, new: Size) -> bytes:
+    """Resize the arrays in an npz file that have the sides of the image; others are kept."""
+    arrays = _arrays_in(data)
+    for key, array in arrays.items():
+        if not _has_sides(array, old) and (positions := _position_names([key])):
+            raise _not_understood(f"array {key!r} of field {name!r}", min(positions))
+    if not any(_has_sides(array, old) for array in arrays.values()):
+        return data
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as members:
+        for key, array in arrays.items():
+            members.writestr(f"{key}.npy", codecs.encode_npy(_resized_sides(array, old, new)))
+    return out.getvalue()
+
+
+def _has_sides(array: NDArray[Any], size: Size) -> bool:
+    """Return whether an array is [height, width], [height, width, channels] or [..., height, width]."""
+    return array.shape[-2:] == size or (array.ndim == 3 and array.shape[:2] == size)
+
+
+def _resized_sides(array: NDArray[Any], old: Size, new: Size) -> NDArray[Any]:
+    """Return an array with the sides of the image in the new size, and any other array as it is."""
+    if not _has_sides(array, old):
+        return array
+    if array.ndim < 4 and array.shape[:2] == old:
+        return _nearest(array, new)
+    last = np.moveaxis(_nearest(np.moveaxis(array, (-2, -1), (0, 1)), new), (0, 1), (-2, -1))
+    return np.ascontiguousarray(last)
 
 
 def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
@@ -239,6 +276,15 @@ def _array_in(data: bytes) -> NDArray[Any] | None:
         return None
 
 
+def _arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an npz file; none if it is damaged or has objects of Python."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        return {}
+
+
 def may_have_positions(record: Record, new: Size) -> set[str]:
     """Return the names of further fields and entries of ``json`` whose values could be positions in the image.
 
@@ -254,15 +300,29 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is no position
         names.update(numbers)
     names.update(name for name, value in facts.items() if _is_number(value) and "area" in _plain(name).split("_"))
-    for name, data in record.fields.items():
-        kind = name.rpartition(".")[2]
-        array = _array_in(data) if kind == "npy" else None
-        if kind == "json":
-            names.update([name] if _could_be_positions(_parsed(data), old) else [])
-        elif array is not None and array.ndim and array.dtype.kind in "iuf" and array.shape[-1] in _COORDINATES:
-            is_flow = array.ndim == 3 and array.shape == (*old, 2)  # vectors in pixels, such as optical flow
-            names.update([name] if is_flow or _could_be_positions(array.tolist(), old) else [])
+    names.update(name for name, data in record.fields.items() if _field_may_have_positions(name, data, old))
     return names
+
+
+def _field_may_have_positions(name: str, data: bytes, size: Size) -> bool:
+    kind = name.rpartition(".")[2]
+    if kind == "json":
+        return _could_be_positions(_parsed(data), size)
+    if kind in ("npy", "npz"):
+        array = _array_in(data) if kind == "npy" else None
+        arrays = _arrays_in(data).values() if kind == "npz" else [] if array is None else [array]
+        return any(_array_may_have_positions(array, size) for array in arrays)
+    if kind == "txt":
+        text = data.decode(errors="replace")
+        return _is_list_of_numbers(text) and any(float(number) > 1 for number in _NUMBER.findall(text))
+    return kind in _OPAQUE
+
+
+def _array_may_have_positions(array: NDArray[Any], size: Size) -> bool:
+    if _has_sides(array, size):
+        return array.ndim == 3 and array.shape[2] == 2  # resized, but not its vectors in pixels, such as optical flow
+    is_list = array.ndim and array.dtype.kind in "iuf" and array.shape[-1] in _COORDINATES
+    return bool(is_list) and _could_be_positions(array.tolist(), size)
 
 
 def _plain_number(value: Any) -> Any:
@@ -309,13 +369,21 @@ def _positions_in(value: Any) -> set[str]:
             if not _has_numbers(below):
                 continue
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
-            words = {name.lower(), _plain(name), *_plain(name).split("_")}
-            if name.lower() in _EDGES or (is_several and not words.isdisjoint(_POSITIONS)):
+            if name.lower() in _EDGES or (is_several and _position_names([name])):
                 positions.add(name)
             elif (axis := _AXIS.search(plain := _plain(name))) is not None:
                 axes[plain[: axis.start(1)], axis[1], plain[axis.end(1) :]] = name
         positions |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
     return positions
+
+
+def _position_names(names: Iterable[str]) -> set[str]:
+    """Return the names that are names of positions, whatever their values are."""
+    return {
+        name
+        for name in names
+        if name.lower() in _EDGES or not {name.lower(), _plain(name), *_plain(name).split("_")}.isdisjoint(_POSITIONS)
+    }
 
 
 @cache
