@@ -329,10 +329,12 @@ static void count_small_symbols(Transcoder *transcoder)
 {
     for (int chroma = 0; chroma < 2; chroma++)
         for (int run = 0; run < 16; run++)
-            for (int value = -SMALL_VALUE; value <= SMALL_VALUE; value++)
-                if (value)
-                    transcoder->counts[2 * chroma + LUMA_AC][run << 4 | size_of(value)] +=
-                        transcoder->small_counts[chroma][run][RUN_TOKENS / 2 + value];
+            for (int size = 1; size <= SMALL_SIZE; size++) {
+                const uint32_t *zero = transcoder->small_counts[chroma][run] + RUN_TOKENS / 2;
+                uint32_t *count = &transcoder->counts[2 * chroma + LUMA_AC][run << 4 | size];
+                for (int value = 1 << (size - 1); value < 1 << size; value++)
+                    *count += zero[value] + zero[-value];
+            }
 }
 
 /* Writes the tokens of all blocks to transcoder->tokens, an even number for each restart interval. Returns 0, or -1 on
