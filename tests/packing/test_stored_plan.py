@@ -298,7 +298,7 @@ def test_inputs_in_files_are_those_in_memory(monkeypatch, disk):
     rows = [
         Input(
             f"ü/{number}\udcff.jpg" if number % 3 else "",
-            number * 7,
+            number * 7 << (40 if number > 50 else 0),
             None if number % 4 == 0 else number,
             (number, 2) if number % 5 else (),
             group=number % 2,
@@ -333,4 +333,4 @@ def test_inputs_in_files_are_those_in_memory(monkeypatch, disk):
     assert list(Ordered(inputs, order)) == [expected[number] for number in order]
     assert list(inputs) == expected
     assert inputs.bytes == sum(entry.size for entry in expected)
-    assert len(files) > 8
+    assert len(files) >= 4

@@ -36,6 +36,7 @@ _LARGEST = 2**63 - 1
 _MAX_QUOTED = 10
 _MIN_ROWS = 20  # with fewer lists of labels, all may differ
 _MAX_TEXT = 40  # characters of a label in a message
+_PART = 1 << 18  # codes at a time: NumPy makes int64 of them to count them, and to take values by them
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -224,7 +225,7 @@ class Numbered(NamedTuple):
     """The labels of a dataset as class numbers.
 
     Attributes:
-        numbers: int64 [n], `NO_NUMBER` for a sample without a label, and for all samples if they have several.
+        numbers: int32 or int64 [n], `NO_NUMBER` for a sample without a label, and for all samples if they have several.
         classes: Class names by number; empty if labels are only numbers, or if there are none.
         notes: What a user should know about values that were read as no label, or in an unexpected way.
         form: What the values are.
@@ -232,11 +233,28 @@ class Numbered(NamedTuple):
             most one label.
     """
 
-    numbers: NDArray[np.int64]
+    numbers: NDArray[np.signedinteger]
     classes: Classes
     notes: tuple[str, ...]
     form: Form = Form()
     several: list[tuple[int, ...] | None] | None = None
+
+
+def _counted(codes: NDArray[np.int32], values: int) -> NDArray[np.int64]:
+    """Return how often each code occurs: int64 [values]."""
+    counts = np.zeros(values, np.int64)
+    for start in range(0, len(codes), _PART):
+        counts += np.bincount(codes[start : start + _PART], minlength=values)
+    return counts
+
+
+def _taken(values: NDArray[np.signedinteger], codes: NDArray[np.int32]) -> NDArray[np.signedinteger]:
+    """Return the value of each code: int32 or int64 [codes]."""
+    kind: type[np.signedinteger] = np.int32 if np.abs(values).max(initial=0) < 1 << 31 else np.int64
+    taken: NDArray[np.signedinteger] = np.empty(len(codes), kind)
+    for start in range(0, len(codes), _PART):
+        taken[start : start + _PART] = values[codes[start : start + _PART]]
+    return taken
 
 
 class Labels:
@@ -336,9 +354,9 @@ class Labels:
             classes = given
         codes = np.asarray(self._codes)
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
-        notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
+        notes = self._notes(labels, _counted(codes, len(labels)))
         if not form.is_several:
-            return Numbered(by_code[codes], classes, notes)
+            return Numbered(_taken(by_code, codes), classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
         if lost:
             notes = (*notes, f"{counted(lost, 'missing value')} in lists of labels: the other labels are kept")

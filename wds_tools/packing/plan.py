@@ -30,6 +30,7 @@ from wds_tools.sources.inputs import (
     fields_bytes,
     lists_of,
     numbers_of,
+    offsets_of,
     path_text,
     to_inputs,
 )
@@ -74,11 +75,12 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
     return ("{" + ",".join([f'"{name}":{_compact(text)}' for name, text in values.items()]) + "}").encode()
 
 
-def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | None = None) -> NDArray[np.int64]:
-    """Return the size of each sample in a shard in bytes, if its image is as large as the input: int64 [n]."""
+def sample_bytes(
+    inputs: InputRows, classes: Sequence[str], image_bytes: int | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the size of each sample in a shard in bytes, if its image is as large as the input: int64 [n] in parts."""
     # A label is the text of its number; the entry "class" of the field json has the name.
     names = np.array([len(f',"class":{_compact(name)}') for name in classes], np.int64)
-    result, start = np.empty(len(inputs), np.int64), 0
     for batch in inputs.rows(0, len(inputs)):
         labels = numbers_of(batch, "label")
         images = numbers_of(batch, "size") if image_bytes is None else np.full(len(batch), image_bytes)
@@ -92,15 +94,12 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
         if "labels" in batch.schema.names:
             several = lists_of(batch)
             sizes += [0 if labels is None else field_bytes(len(labels_field(labels))) for labels in several]
-        result[start : start + len(sizes)] = sizes
-        start += len(sizes)
-    return result
+        yield sizes
 
 
-def text_bytes(paths: pa.LargeBinaryArray) -> NDArray[np.int64]:
+def text_bytes(paths: pa.Array) -> NDArray[np.int64]:
     """Return the length of each path as text in JSON: int64 [n]."""
-    ends, data = paths.offset + np.arange(len(paths) + 1), paths.buffers()[2]
-    offsets = np.frombuffer(paths.buffers()[1], np.int64)[ends]
+    offsets, data = offsets_of(paths).astype(np.int64), paths.buffers()[2]
     is_special = _IS_SPECIAL[np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]]
     counts = np.concatenate([[0], np.cumsum(is_special, dtype=np.int32)])[offsets - offsets[0]]
     lengths: NDArray[np.int64] = np.diff(offsets) + len('""')
@@ -122,24 +121,29 @@ def _compact(value: Any) -> str:
     return _encoder.encode(value)
 
 
-def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
-    """Divide samples into shards: each holds as many as fit, but at least one.
+def plan_boundaries(sizes: Iterable[NDArray[np.int64]], limit: int) -> list[int]:
+    """Divide samples, whose sizes come in parts, into shards: each holds as many as fit, but at least one.
 
     Returns:
         Ascending positions from 0 to n: shard i holds the samples from ``[i]`` up to, not including, ``[i + 1]``.
     """
-    ends = np.cumsum(sizes)
-    boundaries = [0]
-    while boundaries[-1] < len(sizes):
-        start = boundaries[-1]
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + limit - len(END), side="right"))
-        boundaries.append(max(stop, start + 1))
-    return boundaries
+    boundaries, before = [0], 0  # before: bytes of the samples before the last boundary
+    first = total = 0  # samples and bytes before the part
+    for part in sizes:
+        ends = total + np.cumsum(part)
+        while True:
+            most = before + limit - len(END)
+            stop = max(first + int(np.searchsorted(ends, most, side="right")), boundaries[-1] + 1)
+            if stop >= first + len(part):
+                break  # further samples may fit
+            boundaries.append(stop)
+            before = int(ends[stop - first - 1]) if stop > first else total
+        first, total = first + len(part), int(ends[-1])
+    return boundaries if boundaries[-1] == first else [*boundaries, first]
 
 
-def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) -> NDArray[np.int64]:
-    """Return the positions of the inputs in random order: int64 [n].
+def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) -> NDArray[np.signedinteger]:
+    """Return the positions of the inputs in random order: int32 or int64 [n].
 
     Inputs that are read in groups, such as row groups, stay close to the other inputs of their group: the groups are
     put in random order and divided into windows, and each window is shuffled. A shard then needs the groups of one or
@@ -147,7 +151,9 @@ def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) 
     """
     random = np.random.default_rng([seed, _ORDER_STREAM])
     if not inputs.have_groups:
-        return random.permutation(len(inputs))
+        order: NDArray[np.signedinteger] = np.arange(len(inputs), dtype=np.int32 if len(inputs) < 1 << 31 else np.int64)
+        random.shuffle(order)
+        return order
     windows = _windows(inputs.numbers("group"), inputs.numbers("size"), random, window_bytes)
     return np.concatenate([window[random.permutation(len(window))] for window in windows])
 
@@ -188,7 +194,7 @@ def extension_kind(path: str) -> str:
     return {"jpeg": "jpg", "tiff": "tif"}.get(kind, kind)
 
 
-def unify_head(inputs: InputRows, order: NDArray[np.int64], kind_of: Callable[[Input], str | None]) -> None:
+def unify_head(inputs: InputRows, order: NDArray[np.signedinteger], kind_of: Callable[[Input], str | None]) -> None:
     """Swap inputs of the most common type into the first `HEAD` positions, each with the next such input.
 
     If names do not show the types, or some inputs have further fields, only the first `_PROBED` inputs are considered,

@@ -8,7 +8,7 @@ import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import accumulate, pairwise, repeat
+from itertools import repeat
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -23,6 +23,7 @@ BATCH_ROWS = 1 << 16
 
 _ROWS_IN_MEMORY = 1 << 20  # further ones are in temporary files without a name, and mapped
 _MOST_MAPS = 64  # roughly
+_KINDS = (np.int8, np.int16, np.int32, np.int64)
 
 
 class File(NamedTuple):
@@ -206,8 +207,13 @@ class Inputs(InputRows):
         self._append(batch)
         # The more there are already, the more are written together: each mapped file needs a descriptor.
         if self._starts[-1] - self._starts[self._mapped] > max(_ROWS_IN_MEMORY, self._starts[-1] // _MOST_MAPS):
-            self._batches[self._mapped :] = _mapped(self._batches[self._mapped :])
+            self._join_last(_stored)
             self._mapped = len(self._batches)
+
+    def _join_last(self, join: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch]) -> None:
+        """Make one batch of those that are in memory."""
+        self._batches[self._mapped :] = [join(self._batches[self._mapped :])]
+        self._starts[self._mapped + 1 :] = self._starts[-1:]
 
     def _append(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
@@ -226,42 +232,37 @@ class Inputs(InputRows):
         """Return a batch."""
         return self._batches[batch_index]
 
-    def with_labels(self, numbers: NDArray[np.int64], several: Sequence[tuple[int, ...] | None] | None) -> Inputs:
+    def with_labels(
+        self, numbers: NDArray[np.signedinteger], several: Sequence[tuple[int, ...] | None] | None
+    ) -> Inputs:
         """Return inputs with other labels.
 
         Args:
-            numbers: Class number of each, int64 [n]; -1 for none.
+            numbers: Class number of each: whole numbers [n]; -1 for none.
             several: Class numbers of each, where samples may have several labels.
         """
+        self._flush()
         result = Inputs()
-        start = 0
-        for batch in self.rows(0, len(self)):
-            stop = start + len(batch)
-            part = numbers[start:stop]
+        for batch, start, stop in zip(self._batches, self._starts, self._starts[1:], strict=False):
             columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
-            columns["label"] = number_array(np.ascontiguousarray(part, np.int64))
+            columns["label"] = number_array(np.ascontiguousarray(numbers[start:stop]))
             if several is not None:
                 columns["labels"] = _lists(several[start:stop])
             result._append(_batch_of(columns))  # the other columns are those of this batch
-            start = stop
-        result._mapped = len(result._batches)
+        result._mapped = self._mapped
         return result
 
-    def chosen(self, positions: NDArray[np.int64]) -> Inputs:
-        """Return some inputs, by their positions: int64 [n]."""
+    def chosen(self, positions: NDArray[np.signedinteger]) -> Inputs:
+        """Return some inputs, by their positions: whole numbers [n]."""
         ordered = Ordered(self, positions)
         return Inputs.of_batches(ordered.rows(0, len(ordered)))
 
-    def combined(self) -> pa.RecordBatch:
-        """Return all rows as one batch, from which rows are taken in any order. It replaces the smaller ones."""
+    def parts(self) -> Sequence[pa.RecordBatch]:
+        """Return all rows as few batches, from which rows are taken in any order."""
         self._flush()
-        if len(self._batches) == 1:
-            return self._batches[0]
-        names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
-        join = _mapped_column if self._starts[-1] > _ROWS_IN_MEMORY else pa.concat_arrays
-        batch = _batch_of({name: join([_column(batch, name) for batch in self._batches]) for name in names})
-        self._batches, self._starts, self._mapped = [batch], [0, len(batch)], 1
-        return batch
+        if len(self._batches) - self._mapped > 1:
+            self._join_last(_joined)
+        return self._batches
 
     def _flush(self) -> None:
         if self._last:
@@ -274,85 +275,108 @@ class Ordered(InputRows):
 
     Args:
         inputs: The inputs.
-        order: Positions of inputs, int64 [n].
+        order: Positions of inputs: whole numbers [n].
     """
 
-    def __init__(self, inputs: Inputs, order: NDArray[np.int64]) -> None:
-        self._all: Any = inputs.combined() if len(inputs) else None
-        self._order = order
+    def __init__(self, inputs: Inputs, order: NDArray[np.signedinteger]) -> None:
+        self._parts, self._order = tuple(inputs.parts()), order
+        self._ends = np.cumsum([len(part) for part in self._parts])
 
     def __len__(self) -> int:
         return len(self._order)
 
     @property
     def columns(self) -> list[str]:
-        return [] if self._all is None else [name for name in _TYPES if name in self._all.schema.names]
+        return _names(self._parts)
 
     def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield these rows as batches."""
         while start < stop:
             end = min(stop, start + BATCH_ROWS)
-            yield self._all.take(number_array(self._order[start:end]))
+            yield self._taken(self._order[start:end])
             start = end
 
-
-def _mapped(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
-    """Return batches whose columns are in a file; the batches themselves, if the file cannot be written."""
-    data = [batch.serialize() for batch in batches]
-    stored, starts = _in_file(data), [0, *accumulate(map(len, data))]
-    if stored is None:
-        return batches
-    return [
-        pa.ipc.read_record_batch(stored.slice(start, stop - start), batch.schema)
-        for (start, stop), batch in zip(pairwise(starts), batches, strict=True)
-    ]
-
-
-def _mapped_column(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Return arrays as one that is in a file, if they are numbers or texts, and the file can be written."""
-    kind, rows = arrays[0].type, sum(map(len, arrays))
-    buffers: list[pa.Buffer | None] = []
-    if kind == pa.int64() and not any(array.null_count for array in arrays):
-        buffers = [_in_file(np.from_dlpack(array) for array in arrays)]
-    elif kind == pa.large_binary():
-        buffers = [_in_file(_all_ends(arrays)), _in_file(map(_data_of, arrays))]
-    if not buffers or any(buffer is None for buffer in buffers):
-        return pa.concat_arrays(arrays)
-    return pa.Array.from_buffers(kind, rows, [None, *buffers])
+    def _taken(self, positions: NDArray[np.signedinteger]) -> pa.RecordBatch:
+        if len(self._parts) == 1:
+            return self._parts[0].take(number_array(positions))
+        part_of = np.searchsorted(self._ends, positions, side="right").astype(np.int16)  # which is sorted fast
+        by_part = np.argsort(part_of, kind="stable")
+        counts = np.bincount(part_of, minlength=len(self._parts))
+        stops = np.cumsum(counts)
+        taken = [
+            part.take(number_array(positions[by_part[stop - count : stop]] - (end - len(part))))
+            for part, stop, count, end in zip(self._parts, stops, counts, self._ends, strict=True)
+            if count
+        ]
+        back = np.empty(len(positions), np.int64)
+        back[by_part] = np.arange(len(positions))
+        return _joined(taken).take(number_array(back))
 
 
-def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
-    """Return where each text of an array starts, and where the last one ends: int64 [n + 1]."""
-    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one."""
+    return _batch_of(
+        {name: _concatenated([_column(batch, name) for batch in batches], name) for name in _names(batches)}
+    )
 
 
-def _data_of(array: pa.Array) -> memoryview:
-    offsets = _offsets_of(array)
-    return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+def _names(batches: Sequence[pa.RecordBatch]) -> list[str]:
+    """Return the names of the columns that any batch has."""
+    return [name for name in _TYPES if any(name in batch.schema.names for batch in batches)]
 
 
-def _all_ends(arrays: Sequence[pa.Array]) -> Iterator[NDArray[np.int64]]:
-    """Yield the offsets of the texts of several arrays, as in one array."""
-    last = 0
-    yield np.zeros(1, np.int64)
-    for array in arrays:
-        offsets = _offsets_of(array)
-        yield offsets[1:] - offsets[0] + last
-        last += int(offsets[-1] - offsets[0])
+def _concatenated(arrays: Sequence[pa.Array], name: str) -> pa.Array:
+    are_same = all(array.type == arrays[0].type for array in arrays)
+    return pa.concat_arrays(arrays if are_same else [_as_stated(array, name) for array in arrays])
 
 
-def _in_file(parts: Iterable[Any]) -> pa.Buffer | None:
-    """Return parts as one mapped file without a name; None if it cannot be written."""
+def _stored(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one with the smallest types, which is in a file, if that can be written."""
+    columns = {}
+    for name in _names(batches):  # one after the other, so that only one is in memory twice
+        columns[name] = _smallest(_concatenated([_column(batch, name) for batch in batches], name))
+    batch = _batch_of(columns)
     try:
         with tempfile.TemporaryFile() as file:
-            for part in parts:
-                file.write(part)
+            with pa.ipc.new_stream(file, batch.schema) as stream:
+                stream.write_batch(batch)
             file.flush()
-            if not file.tell():
-                return pa.py_buffer(b"")
-            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError:
-        return None
+        return batch
+    return pa.ipc.open_stream(mapped).read_next_batch()
+
+
+def _smallest(array: pa.Array) -> pa.Array:
+    """Return numbers, or the places of texts, in the fewest bytes."""
+    if array.type == pa.int64() and not array.null_count:
+        values = np.from_dlpack(array)
+        least, most = values.min(initial=0), values.max(initial=0)
+        return number_array(
+            values.astype(next(k for k in _KINDS if np.iinfo(k).min <= least and most <= np.iinfo(k).max))
+        )
+    if array.type == pa.large_binary() and (offsets := offsets_of(array))[-1] <= np.iinfo(np.int32).max:
+        return pa.Array.from_buffers(
+            pa.binary(), len(array), [None, pa.py_buffer(offsets.astype(np.int32)), array.buffers()[2]]
+        )
+    return array
+
+
+def _as_stated(array: pa.Array, name: str) -> pa.Array:
+    """Return a column in the type of `_TYPES`."""
+    if array.type == _TYPES[name]:
+        return array
+    if array.type == pa.binary():
+        buffers = [None, pa.py_buffer(offsets_of(array).astype(np.int64)), array.buffers()[2]]
+        return pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
+    return number_array(np.asarray(np.from_dlpack(array), np.int64))
+
+
+def offsets_of(texts: pa.Array) -> NDArray[np.signedinteger]:
+    """Return where each text starts in its buffer, and where the last one ends: int32 or int64 [n + 1]."""
+    kind: type[np.signedinteger] = np.int32 if texts.type == pa.binary() else np.int64
+    offsets: NDArray[np.signedinteger] = np.frombuffer(texts.buffers()[1], kind)
+    return offsets[texts.offset : texts.offset + len(texts) + 1]
 
 
 def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
@@ -429,7 +453,7 @@ def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Ite
     """Yield batches that all have these columns."""
     names = list(names)
     for batch in batches:
-        yield _batch_of({name: _column(batch, name) for name in names})
+        yield _batch_of({name: _as_stated(_column(batch, name), name) for name in names})
 
 
 def schema_of(names: Iterable[str]) -> pa.Schema:

@@ -26,6 +26,7 @@ from wds_tools.storage.lock import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _LISTING_THREADS = 16  # for a local folder on slow storage, such as a network
+_MOST_PENDING = 4 * _LISTING_THREADS  # parts of folders that are listed, and those whose files are not used yet
 _LONG_WAIT_SECONDS = 0.1  # in all
 _ENTRIES = 1000  # entries of a folder that one thread looks at
 
@@ -151,10 +152,12 @@ def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
     pending = 0
     try:
         while functions or pending:
-            for function in functions:
-                pool.submit(function).add_done_callback(results.put)
+            while functions and pending < _MOST_PENDING:
+                pool.submit(functions.pop()).add_done_callback(results.put)
+                pending += 1
             scanned = results.get().result()
-            pending, functions = pending + len(functions) - 1, scanned.more
+            pending -= 1
+            functions += reversed(scanned.more)
             yield scanned
     finally:
         pool.shutdown(cancel_futures=True)
