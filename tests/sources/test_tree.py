@@ -363,6 +363,27 @@ def test_only_a_folder_that_takes_its_time_is_listed_in_threads(
     assert (len(threads) > 1) == is_slow
 
 
+def test_threads_list_only_a_few_folders_before_the_others_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}").mkdir()
+    listed, ahead, scandir = [], [], os.scandir
+    monkeypatch.setattr(local_tree.os, "scandir", lambda path: listed.append(path) or scandir(path))
+    monkeypatch.setattr(local_tree, "_LONG_WAIT_SECONDS", -1e9)  # threads from the start
+    monkeypatch.setattr(local_tree.time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(local_tree, "_MOST_PENDING", 4)
+
+    def is_used() -> bool:
+        time.sleep(0.01)
+        ahead.append(len(listed) - len(ahead))
+        return False
+
+    local_tree.FolderTree(tmp_path).listed_again(is_used)
+    assert len(listed) == 31
+    assert max(ahead) <= 5
+
+
 @pytest.mark.parametrize("label", ["number", "name", "caption"])
 def test_texts_that_may_be_labels_are_noted(label: str, tmp_path: Path) -> None:
     texts = {"number": ["1", "0", "1\n"], "name": ["cat", "dog", "cat"], "caption": ["a cat", "a cat", "1"]}[label]
