@@ -225,7 +225,7 @@ class Numbered(NamedTuple):
     """The labels of a dataset as class numbers.
 
     Attributes:
-        numbers: int32 or int64 [n], `NO_NUMBER` for a sample without a label, and for all samples if they have several.
+        numbers: int64 [n], `NO_NUMBER` for a sample without a label, and for all samples if they have several.
         classes: Class names by number; empty if labels are only numbers, or if there are none.
         notes: What a user should know about values that were read as no label, or in an unexpected way.
         form: What the values are.
@@ -233,7 +233,7 @@ class Numbered(NamedTuple):
             most one label.
     """
 
-    numbers: NDArray[np.signedinteger]
+    numbers: NDArray[np.int64]
     classes: Classes
     notes: tuple[str, ...]
     form: Form = Form()
@@ -248,10 +248,9 @@ def _counted(codes: NDArray[np.int32], values: int) -> NDArray[np.int64]:
     return counts
 
 
-def _taken(values: NDArray[np.signedinteger], codes: NDArray[np.int32]) -> NDArray[np.signedinteger]:
-    """Return the value of each code: int32 or int64 [codes]."""
-    kind: type[np.signedinteger] = np.int32 if np.abs(values).max(initial=0) < 1 << 31 else np.int64
-    taken: NDArray[np.signedinteger] = np.empty(len(codes), kind)
+def _taken(values: NDArray[np.int64], codes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the value of each code: int64 [codes]."""
+    taken = np.empty(len(codes), np.int64)
     for start in range(0, len(codes), _PART):
         taken[start : start + _PART] = values[codes[start : start + _PART]]
     return taken

@@ -15,6 +15,7 @@ grouped again, without those that the change leaves out.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,8 @@ Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
 Stored: TypeAlias = Callable[[str, Callable[[], Columns]], Columns]
 """Returns columns by what they depend on besides the dataset, and computes those that no process has stored."""
+
+_PART = 1 << 20  # samples that are grouped at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,19 +262,22 @@ class BucketedEpoch(EpochOrder):
         """The rows, if they are stored: about 5 bytes for each."""
         if self.order.stored is None or not self._is_whole:
             return None
-        columns = self.order.stored(f"{self.identity!r} {self.epoch}", self._columns)
-        for name in ("_plan", "_base"):  # 25 bytes for each row, from which the columns were computed
-            vars(self).pop(name, None)
-        return columns
+        return self.order.stored(f"{self.identity!r} {self.epoch}", self._columns)
 
     def _columns(self) -> Columns:
-        rows, (ids, lanes) = self._rows, self._base
-        return {
-            "ids": ids[rows.sources].astype(np.int32 if self.identity.stored <= 1 << 31 else np.int64),
-            "lanes": lanes[rows.sources].astype(np.int8 if self.identity.lanes <= 1 << 7 else np.int16),
-            "valid": rows.valid[rows.complete :],
-            "complete": np.array([rows.complete]),
-        }
+        groups = self._no_groups(
+            ids=np.int32 if self.identity.stored <= 1 << 31 else np.int64,
+            lanes=np.int8 if self.identity.lanes <= 1 << 7 else np.int16,
+        )
+        for start in range(0, self.run.samples, groups.part):
+            ids, lanes = super().slice(start, min(start + groups.part, self.run.samples))
+            groups.add({"ids": ids, "lanes": lanes})
+        columns, valid, complete = groups.result()
+        return {**columns, "valid": valid, "complete": np.array([complete])}
+
+    def _no_groups(self, **kinds: type[np.signedinteger]) -> _Groups:
+        identity = self.identity
+        return _Groups(self.order.labels, len(identity.buckets), identity.lanes, identity.group, kinds)
 
     @cached_property
     def _base(self) -> Part:
@@ -335,54 +341,119 @@ class BucketedEpoch(EpochOrder):
     def _grouped(self, sources: Ints) -> _Rows:
         """Divide positions of the order without buckets into groups."""
         ids, lanes = self._base
-        buckets = len(self.identity.buckets)
-        kind: type[np.signedinteger] = np.int16 if buckets * self.identity.lanes < 1 << 15 else np.int64
-        streams = lanes[sources].astype(kind) * kind(buckets) + self.order.labels[ids[sources]].astype(kind)
-        first, remaining = self._complete_groups(sources, streams, buckets)
-        remaining.sort()
-        second, last = self._complete_groups(remaining, self.order.labels[ids[remaining]], buckets)
-        complete = np.concatenate([first, second])
-        padded, valid = self._padded(last, sources)
-        return _Rows(
-            np.concatenate([complete, padded]),
-            np.concatenate([np.ones(len(complete), np.bool_), valid]),
-            len(complete),
-        )
+        groups = self._no_groups(sources=np.int64)
+        for start in range(0, max(1, len(sources)), groups.part):
+            part = sources[start : start + groups.part]
+            groups.add({"sources": part, "ids": ids[part], "lanes": lanes[part]})
+        columns, valid, complete = groups.result()
+        return _Rows(columns["sources"], np.concatenate([np.ones(complete, np.bool_), valid]), complete)
 
-    def _complete_groups(self, sources: Ints, streams: NDArray[np.signedinteger], buckets: int) -> tuple[Ints, Ints]:
-        """Return the members of all complete groups, group by group, and the positions that are left.
+
+class _Groups:
+    """Groups of samples, which are added part by part, so that little is in memory besides the groups.
+
+    Args:
+        labels: [stored], bucket of each sample of the dataset.
+        buckets: Number of buckets.
+        lanes: Number of lanes.
+        size: Samples of a group.
+        kinds: Which columns of the samples are kept, in which types.
+
+    Attributes:
+        part: How many samples to add at a time.
+    """
+
+    def __init__(
+        self,
+        labels: NDArray[np.signedinteger],
+        buckets: int,
+        lanes: int,
+        size: int,
+        kinds: Mapping[str, type[np.signedinteger]],
+    ) -> None:
+        self._labels, self._buckets, self._size, self._kinds = labels, buckets, size, kinds
+        # Each lane has a stream of samples for each bucket.
+        self._stream_kind: type[np.signedinteger] = np.int16 if buckets * lanes < 1 << 15 else np.int64
+        self.part = max(_PART, 2 * buckets * lanes * size)  # the first ones are those that wait: up to half of these
+        self._waiting: Columns = {}
+        self._first: dict[int, Columns] = {}  # bucket -> its first samples, at most as many as a group has
+        self._groups: deque[Columns] = deque()  # [groups, size] each, in the order in which they are complete
+        self._lanes = [np.empty(0, np.int64)]  # of each group
+
+    def add(self, samples: Columns) -> None:
+        """Add samples by their columns, which include ids and lanes."""
+        for bucket in range(self._buckets):
+            first = self._first.get(bucket, {})
+            missing = self._size - len(first.get("ids", ()))
+            if missing:
+                rows = np.flatnonzero(self._labels[samples["ids"]] == bucket)[:missing]
+                self._first[bucket] = _joined(first, _taken(samples, rows))
+        samples = _joined(self._waiting, samples)
+        lanes = samples["lanes"].astype(self._stream_kind)
+        streams = lanes * self._stream_kind(self._buckets) + self._labels[samples["ids"]].astype(self._stream_kind)
+        groups, waiting = self._complete_groups(streams)
+        self._lanes.append(samples["lanes"][groups[:, 0]].astype(np.int64))
+        self._groups.append(self._kept(samples, groups))
+        self._waiting = _taken(samples, waiting)
+
+    def result(self) -> tuple[Columns, NDArray[np.bool_], int]:
+        """Return the columns of all rows, which of those after the complete groups are valid, and where these end."""
+        lane = np.concatenate(self._lanes)
+        by_lane = np.argsort(lane, kind="stable")
+        per_lane = np.bincount(lane, minlength=1)
+        turn = np.empty(len(lane), np.int64)
+        turn[by_lane] = np.arange(len(lane)) - np.repeat(np.cumsum(per_lane) - per_lane, per_lane)
+        place = np.empty(len(lane), np.int64)
+        place[np.lexsort((lane, turn))] = np.arange(len(lane))
+        of_all_lanes, last = self._complete_groups(self._labels[self._waiting["ids"]])
+        padded, valid = self._padded(_taken(self._waiting, last))
+        groups = len(place) + len(of_all_lanes)
+        columns = {name: np.empty(groups * self._size + len(valid), kind) for name, kind in self._kinds.items()}
+        rows = {name: column[: groups * self._size].reshape(-1, self._size) for name, column in columns.items()}
+        start = 0
+        while self._groups:
+            part = self._groups.popleft()
+            for name, members in part.items():
+                rows[name][place[start : start + len(members)]] = members
+            start += len(members)
+        for name, column in columns.items():
+            rows[name][start:] = self._waiting[name][of_all_lanes]
+            column[groups * self._size :] = padded[name]
+        return columns, valid, groups * self._size
+
+    def _complete_groups(self, streams: NDArray[np.signedinteger]) -> tuple[Ints, Ints]:
+        """Return the members of complete groups, in the order in which these are complete, and those that wait.
 
         Args:
-            sources: int64 [n], ascending positions.
-            streams: Whole numbers [n], lane times ``buckets`` plus bucket; groups have members of one stream.
-            buckets: Number of buckets.
+            streams: Whole numbers [n]; groups have members of one stream.
         """
         by_stream = np.argsort(streams, kind="stable")  # fast for numbers of 8 and 16 bits
         counts = count_labels(streams, int(streams.max(initial=0)) + 1)
         is_complete = np.zeros(len(streams), np.bool_)
         for start, count in zip((np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True):
-            is_complete[start : start + count // self.identity.group * self.identity.group] = True
-        remaining = sources[by_stream[~is_complete]]
-        groups = by_stream[is_complete].reshape(-1, self.identity.group)
-        del by_stream, is_complete  # 9 bytes for each sample
-        ends = sources[groups[:, -1]]  # where each group is complete
-        lane = streams[groups[:, 0]].astype(np.int64) // buckets
-        by_lane = np.lexsort((ends, lane))
-        per_lane = np.bincount(lane, minlength=1)
-        turn = np.empty(len(groups), np.int64)
-        turn[by_lane] = np.arange(len(groups)) - np.repeat(np.cumsum(per_lane) - per_lane, per_lane)
-        in_turn = np.lexsort((lane, turn))
-        return sources[groups[in_turn].ravel()], remaining
+            is_complete[start : start + count // self._size * self._size] = True
+        groups = by_stream[is_complete].reshape(-1, self._size)
+        return groups[np.argsort(groups[:, -1])], np.sort(by_stream[~is_complete])
 
-    def _padded(self, last: Ints, sources: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    def _padded(self, last: Columns) -> tuple[Columns, NDArray[np.bool_]]:
         """Return the rows of the incomplete groups, filled with other samples of their bucket, and which are valid."""
-        ids = self._base[0]
-        labels = self.order.labels[ids[last]]
-        rows, valid = [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+        parts, valid = [_taken(last, slice(0))], [np.empty(0, np.bool_)]
+        labels = self._labels[last["ids"]]
         for bucket in np.unique(labels).tolist():
-            members = last[labels == bucket]
-            others = sources[self.order.labels[ids[sources]] == bucket]
-            filling = np.resize(others, self.identity.group - len(members))
-            rows += [members, filling]
-            valid.append(np.arange(self.identity.group) < len(members))
-        return np.concatenate(rows), np.concatenate(valid)
+            members, first = np.flatnonzero(labels == bucket), self._first[bucket]
+            filling = np.resize(np.arange(len(first["ids"])), self._size - len(members))
+            parts += [_taken(last, members), _taken(first, filling)]
+            valid.append(np.arange(self._size) < len(members))
+        return _joined(*parts), np.concatenate(valid)
+
+    def _kept(self, samples: Columns, rows: Ints) -> Columns:
+        return {name: samples[name].astype(kind)[rows] for name, kind in self._kinds.items()}
+
+
+def _taken(columns: Columns, rows: Ints | slice) -> Columns:
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def _joined(*parts: Columns) -> Columns:
+    parts = tuple(filter(None, parts))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

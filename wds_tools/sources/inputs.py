@@ -232,20 +232,18 @@ class Inputs(InputRows):
         """Return a batch."""
         return self._batches[batch_index]
 
-    def with_labels(
-        self, numbers: NDArray[np.signedinteger], several: Sequence[tuple[int, ...] | None] | None
-    ) -> Inputs:
+    def with_labels(self, numbers: NDArray[np.int64], several: Sequence[tuple[int, ...] | None] | None) -> Inputs:
         """Return inputs with other labels.
 
         Args:
-            numbers: Class number of each: whole numbers [n]; -1 for none.
+            numbers: Class number of each, int64 [n]; -1 for none.
             several: Class numbers of each, where samples may have several labels.
         """
         self._flush()
         result = Inputs()
         for batch, start, stop in zip(self._batches, self._starts, self._starts[1:], strict=False):
             columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
-            columns["label"] = number_array(np.ascontiguousarray(numbers[start:stop]))
+            columns["label"] = _smallest(number_array(numbers[start:stop]))
             if several is not None:
                 columns["labels"] = _lists(several[start:stop])
             result._append(_batch_of(columns))  # the other columns are those of this batch
