@@ -87,6 +87,20 @@ def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, wo
         assert plans[0].expected() == tally(np.array(found, np.int64))
 
 
+@given(orders(), st.integers(0, 2))
+def test_an_epoch_that_is_grouped_in_parts_has_the_same_rows(order, epoch):
+    def rows_of(order):
+        rows = EpochOrders(order).of(epoch)
+        return [column.tolist() for column in (*rows.slice(0, rows.samples), rows.valid(0, rows.samples))]
+
+    expected = rows_of(order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wds_tools.order.buckets._PART", 1)
+        for stored in (None, lambda _, compute: compute()):
+            parts = BucketOrder(order.base, order.labels, order.identity.buckets, order.identity.group, stored)
+            assert rows_of(parts) == expected
+
+
 @given(orders(), st.integers(1, 4), st.integers(1, 4), st.sampled_from(["drop", "mask"]), st.data())
 def test_a_resume_on_other_ranks_and_with_a_smaller_batch_gives_the_rest(order, world, world2, tail, data):
     orders = EpochOrders(order)
