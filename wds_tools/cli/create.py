@@ -103,7 +103,8 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     "--classes",
     type=LOCAL_PATH,
     metavar="FILE",
-    help="Text file of class names in the order of class numbers; by default sorted by name.",
+    help="File of class names in the order of class numbers, or with numbers, or JSON, or YAML with names; by default "
+    "names are sorted.",
 )
 @_strict
 @_fresh

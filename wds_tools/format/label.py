@@ -354,6 +354,7 @@ class Labels:
         codes = np.asarray(self._codes)
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, _counted(codes, len(labels)))
+        notes = (*notes, *_notes_on_unused(Classes() if names else given, own, by_code))
         if not form.is_several:
             return Numbered(_taken(by_code, codes), classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
@@ -532,6 +533,15 @@ class Labels:
             remedy = "; pass --label-type name if it is the name of a class" if texts & _MISSING else ""
             notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}{remedy}")
         return (*notes, *notes_on_similar(label.name for label in labels if label.name))
+
+
+def _notes_on_unused(given: Classes, own: Classes, numbers: NDArray[np.int64]) -> list[str]:
+    """Return a note if names were given for numbers that no label has: the names may be shifted."""
+    used = max(int(numbers.max(initial=NO_NUMBER)) + 1, len(own))
+    if not 0 < used < len(given) or (own and {*own} <= {*given}):
+        return []
+    unused = quoted(given[used:])
+    return [f"there are {len(given)} class names, and the largest label is {used - 1}: no sample is {unused}"]
 
 
 def notes_on_similar(names: Iterable[str]) -> list[str]:

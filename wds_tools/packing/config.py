@@ -173,17 +173,13 @@ class PackOptions(NewDatasetOptions):
 
 
 def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return class names as given, or read them from a file with one name per line."""
+    """Return class names as given, or read them from a file, see `read_class_names`."""
     if classes is None:
         return None
     if isinstance(classes, (str, Path)):
-        try:
-            lines = Path(classes).read_text("utf-8-sig", "surrogateescape").splitlines()
-        except OSError as error:
-            raise OptionError(
-                f"classes={str(classes)!r} cannot be read: {error.strerror}; expected a file with one name per line"
-            ) from error
-        classes = [line for line in lines if line]
+        from wds_tools.sources.class_file import read_class_names  # noqa: PLC0415 - it imports what reads tables
+
+        classes = read_class_names(Path(classes))
     if not classes:
         raise OptionError("classes is empty; give at least one name, or omit it to use the names of the class folders")
     return classes if isinstance(classes, tuple) else tuple(classes)  # perhaps `Classes`

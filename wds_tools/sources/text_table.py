@@ -179,8 +179,7 @@ class TextTable:
                 self.encoding, self.is_whole, self.is_json = "utf-8", True, True
                 self.columns, self.class_lists = _columns_of_parquet(self.content())
                 return
-            bom = next((name for mark, name in _BOMS if head.startswith(mark)), None)
-            self.encoding = encoding or bom or "utf-8"
+            self.encoding = encoding or stated_encoding(head) or "utf-8"
             self.is_whole = codecs.lookup(self.encoding).name not in ("utf-8", "utf-8-sig")
             if not self.is_whole and b"\0" in head:
                 raise SourceError(
@@ -342,6 +341,11 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
         f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], or an object with a list of equal '
         "length for each column"
     )
+
+
+def stated_encoding(head: bytes) -> str | None:
+    """Return the encoding that the byte order mark of a text states; None without one, or for UTF-8."""
+    return next((name for mark, name in _BOMS if head.startswith(mark)), None)
 
 
 def states_classes(table: TextTable) -> bool:
