@@ -11,7 +11,6 @@ import decimal
 import math
 import operator
 import re
-import unicodedata
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
+from wds_tools.format.class_notes import notes_on_similar, notes_on_unused
 from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several
 from wds_tools.wording import counted
 
@@ -354,7 +354,7 @@ class Labels:
         codes = np.asarray(self._codes)
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, _counted(codes, len(labels)))
-        notes = (*notes, *_notes_on_unused(Classes() if names else given, own, by_code))
+        notes = (*notes, *notes_on_unused(() if names else given, own, int(by_code.max(initial=NO_NUMBER))))
         if not form.is_several:
             return Numbered(_taken(by_code, codes), classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
@@ -533,35 +533,6 @@ class Labels:
             remedy = "; pass --label-type name if it is the name of a class" if texts & _MISSING else ""
             notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}{remedy}")
         return (*notes, *notes_on_similar(label.name for label in labels if label.name))
-
-
-def _notes_on_unused(given: Classes, own: Classes, numbers: NDArray[np.int64]) -> list[str]:
-    """Return a note if names were given for numbers that no label has: the names may be shifted."""
-    used = max(int(numbers.max(initial=NO_NUMBER)) + 1, len(own))
-    if not 0 < used < len(given) or (own and {*own} <= {*given}):
-        return []
-    unused = quoted(given[used:])
-    return [f"there are {len(given)} class names, and the largest label is {used - 1}: no sample is {unused}"]
-
-
-def notes_on_similar(names: Iterable[str]) -> list[str]:
-    """Return a note for each name of a class that looks like an earlier one, apart from upper and lower case.
-
-    >>> notes_on_similar(["cat", "Dog", "Cat"])
-    ["the classes 'cat' and 'Cat' differ only in upper and lower case, or look the same"]
-    """
-    folded: dict[str, str] = {}
-    return [
-        f"the classes {other!a} and {name!a} differ only in upper and lower case, or look the same"
-        for name in names
-        if (other := folded.setdefault(_folded(name), name)) != name
-    ]
-
-
-def _folded(text: str) -> str:
-    """Return a form that is equal for names that look the same, apart from upper and lower case."""
-    visible = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
-    return unicodedata.normalize("NFKC", visible.casefold()).strip()
 
 
 def readings(value: Any, classes: Sequence[str]) -> list[int]:

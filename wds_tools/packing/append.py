@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError
+from wds_tools.format.class_notes import notes_on_similar
 from wds_tools.format.field_classes import DatasetClasses, check_same
-from wds_tools.format.label import Classes, LabelType, notes_on_similar
+from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.recorded_source import is_source

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import Classes, notes_on_similar, quoted
+from wds_tools.format.class_notes import notes_on_similar
+from wds_tools.format.label import Classes, quoted
 from wds_tools.packing.card import split_card
 from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
