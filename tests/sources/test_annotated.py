@@ -13,6 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+import yaml as pyyaml
 from annotated_trees import FOREIGN, SPLIT_OF, tree_of
 from PIL import Image
 from sources_conformance import stored
@@ -568,6 +569,40 @@ def test_label_files_of_yolo_without_class_names_are_an_error(folder, tmp_path):
     assert wt.pack(src / folder, tmp_path / "out", kind="folder").manifest.classes
 
 
+def test_key_points_without_their_shape_in_data_yaml_are_an_error_or_a_note(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/ultralytics_keypoints", "images/all/{name}")
+    (src / "data.yaml").write_text(f"names: [{', '.join(NAMES)}]\n")
+    with pytest.raises(SourceError, match=r"lines of 14 numbers, .*: add kpt_shape: \[3, 3\] to data.yaml"):
+        wt.pack(src, tmp_path / "out")
+    for label in src.rglob("labels/all/*.txt"):  # as Ultralytics writes points without visibility
+        lines = [line.split() for line in label.read_text().splitlines()]
+        label.write_text("".join(" ".join([*words[:7], *words[8:10]]) + "\n" for words in lines))
+    notes = wt.pack(src, tmp_path / "out", dry_run=True).account.notes
+    assert [note for note in notes if "add kpt_shape" in note] == [
+        "all 5 outlines can also be boxes with key points: add kpt_shape: [2, 2] to data.yaml if they are"
+    ]
+
+
+@pytest.mark.parametrize("line", ["0 0.3125 0.5 0.3125 0.666667 7", "0 0.3125 0.5 0.3125 0.666667 0.75 7"])
+def test_a_number_after_a_box_that_is_no_confidence_is_an_error(line, tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    shutil.copy(FOREIGN / "yolo/ultralytics_predictions/photo_1.txt", src / "labels")
+    assert wt.pack(src, tmp_path / "out").manifest.samples == 4
+    (src / "labels" / "photo_2.txt").write_text(f"{line}\n")  # with the number of a track, as Ultralytics writes it
+    with pytest.raises(SourceError, match=r"labels/photo_2\.txt has a line that ends in 7, which is not a confidence"):
+        wt.pack(src, tmp_path / "again")
+
+
+def test_two_files_with_class_names_in_different_order_are_an_error(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "custom.yaml").write_text(pyyaml.safe_dump({"names": dict(enumerate(NAMES))}))
+    (src / "args.yaml").write_text("task: detect\n")
+    assert wt.pack(src, tmp_path / "out", dry_run=True).account.packed == 4
+    (src / "custom.yaml").write_text(pyyaml.safe_dump({"names": dict(enumerate(reversed(NAMES)))}))
+    with pytest.raises(SourceError, match=r"data\.yaml has the class names 'cat', .* and custom\.yaml has 'fig tree'"):
+        wt.pack(src, tmp_path / "out")
+
+
 def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
     (src / "data.yaml").write_text("nc: 3\n")
@@ -599,6 +634,43 @@ def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
     (src / "valid" / "_classes.csv").write_text("Pixel Value, Class\n0, background\n1, dog\n2, cat\n")
     with pytest.raises(SourceError, match=r"'train/_classes.csv', 'valid/_classes.csv' have different classes"):
         wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
+
+
+@pytest.mark.parametrize("kind", ["yolo", "labelme"])
+def test_masks_next_to_label_files_are_fields_and_no_images(kind, tmp_path):
+    if kind == "yolo":
+        src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    else:
+        src = tree_of(tmp_path / "src" / "images", "shapes/globox_labelme", "{name}").parent
+    (src / "masks").mkdir()
+    for photo in [*src.rglob("photo*.jpg")]:
+        with Image.open(photo) as image:
+            Image.new("L", image.size, 1).save(src / "masks" / f"{photo.stem}.png")
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert (report.manifest.samples, report.manifest.fields["mask.png"]) == (4, 4)
+    check_boxes(samples_of(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc"])
+def test_images_with_the_names_of_annotated_ones_are_not_images_without_objects(kind, tmp_path):
+    annotations, place = {"yolo": ("supervision_boxes", "images"), "voc": ("supervision_masks", "images")}[kind]
+    src = tree_of(tmp_path / "src", f"{kind}/{annotations}", f"{place}/{{name}}")
+    shutil.copytree(src / place, src / "thermal", ignore=shutil.ignore_patterns("*.xml"))
+    with pytest.raises(SourceError, match=r"such as 'thermal/photo 3.jpg', with the names of images that have one"):
+        wt.pack(src, tmp_path / "out", dry_run=True)
+    report = wt.pack(src, tmp_path / "out", kind=kind, images="keep")
+    assert (report.manifest.source["kind"], report.manifest.samples) == (kind, 8)
+
+
+def test_label_files_with_names_in_other_letters_are_an_error(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "labels" / "photo_1.txt").rename(src / "labels" / "PHOTO_1.txt")
+    with pytest.raises(SourceError, match=r"'labels/PHOTO_1.txt', and no label file with the name of 'images/photo_1"):
+        wt.pack(src, tmp_path / "out")
+    for label in (src / "labels").iterdir():
+        label.rename(label.with_name(label.name.swapcase()))
+    with pytest.raises(SourceError, match=r"has the name of 'images/photo.*' in other letters"):
+        wt.pack(src, tmp_path / "out")
 
 
 def test_masks_next_to_voc_files_are_fields(tmp_path):

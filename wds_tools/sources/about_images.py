@@ -13,6 +13,7 @@ import io
 import os
 import posixpath
 import re
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -90,6 +91,7 @@ _ABOUT_ALL = re.compile(
 )
 """Names of files about the dataset or its programs, which never have labels."""
 
+_LETTERS = "and is not read: upper and lower case and accents count, so rename one of them"
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
@@ -280,6 +282,11 @@ def about(
     reason = f"has the name of an image in another folder{format_name}, {_NOT_READ}; move captions next to the images"
     about_files = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
     undecided = [file for file in unread if file.path not in about_files and not is_about_all(file.path)]
+    differing = in_other_letters((file.path for file in undecided), (file.path for file in images))
+    for path, image in differing.items():
+        reason = f"has the name of {image!r} in other letters, {_LETTERS}"
+        about_files[path] = About(reason, is_certain=2 * len(differing) >= len(images))
+    undecided = [file for file in undecided if file.path not in differing]
     texts = candidates(undecided, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
@@ -343,6 +350,22 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
         for path, folder, name in parts
         if folder not in folders and not image_names.isdisjoint((name, name.rpartition(".")[0]))
     ]
+
+
+def in_other_letters(paths: Iterable[str], images: Iterable[str]) -> dict[str, str]:
+    """Return path -> image whose name differs from it only in case or in how accents are encoded, without extensions.
+
+    >>> in_other_letters(["labels/img_1.txt", "labels/IMG_2.txt"], ["images/IMG_1.jpg", "images/IMG_2.jpg"])
+    {'labels/img_1.txt': 'images/IMG_1.jpg'}
+    """
+    path_of = {file_stem(path): path for path in paths}
+    stem_of = {_letters(stem): stem for stem in path_of}
+    pairs = [(stem_of.get(_letters(file_stem(image))), image) for image in images] if path_of else []
+    return {path_of[stem]: image for stem, image in pairs if stem is not None and stem != file_stem(image)}
+
+
+def _letters(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextTable, list[Row]] | None:

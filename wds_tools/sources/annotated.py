@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, name_of
-from wds_tools.sources import layouts, masks, voc, yolo
+from wds_tools.sources import about_images, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed, unpacked
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.file_list import Files
@@ -201,14 +202,60 @@ class Annotated(Layout):
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
+    def without_masks(
+        self, files: Files, file_of: Mapping[str, File], file_kind: str
+    ) -> tuple[list[File], dict[str, dict[str, File]]]:
+        """Return the images, and the masks of each by field. A file that is described by a separate file is an image.
+
+        Args:
+            files: All files.
+            file_of: Path of an image -> the file about only this image.
+            file_kind: What such a file is, for messages.
+
+        Raises:
+            SourceError: The images in a folder have the names of images that are described, and are not: they may be
+                masks. Or names of files differ only in case.
+        """
+        pairs, taken = masks.of_described(files.images.paths, files.folders, file_of)
+        images = [file for file in files.images if file.path not in taken]
+        described = [file.path for file in images if file.path in file_of]
+        folders = {posixpath.dirname(path) for path in described}
+        others = [file.path for file in images if file.path not in file_of]
+        _check_case(files, file_of, others, file_kind)
+        others = [path for path in others if posixpath.dirname(path) not in folders]
+        partners = {} if self.given else masks.partners(described, others)
+        if partners:
+            image, other = next(iter(partners.items()))
+            raise SourceError(
+                f"{files.where} has images without {file_kind} in a separate folder, such as {other!r}, with the names "
+                f"of images that have one, such as {image!r}: if they are masks, name them as in masks/1.png or "
+                f"1_mask.png; if they are other images of the same samples, move them away; or pass --from {self.kind} "
+                f"(kind={self.kind!r}) to pack them as images without objects"
+            )
+        return images, files.named(pairs)
+
     def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
-            return f"is not listed in {split.source}"
+            is_listed = not masks.is_mask(file.path)
+            return f"is not listed in {split.source}" if is_listed else "is named like a mask, and is that of no image"
         if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return files.why_not_packed(file.path)
+
+
+def _check_case(files: Files, file_of: Mapping[str, File], without: Sequence[str], file_kind: str) -> None:
+    """Check that no image without a file has the name of a file that belongs to no image, in other letters."""
+    endings = {posixpath.splitext(file.path)[1] for file in file_of.values()}
+    used = {file.path for file in file_of.values()} if without else set()
+    unused = [file.path for file in files.others if file.path not in used and file.path.endswith(tuple(endings))]
+    if same := about_images.in_other_letters(unused, without):
+        path, image = next(iter(same.items()))
+        raise SourceError(
+            f"{files.where} has {path!r}, and no {file_kind} with the name of {image!r}: the names differ in upper and "
+            "lower case or in accents, which count: rename one of them"
+        )
 
 
 def _by_folder(split: Described, where: str) -> dict[str, Described]:
@@ -238,7 +285,7 @@ class Yolo(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether there are class names, and a label file for an image."""
-        named = (file for file in files.others if _is_yolo_names(file.path) and not file.reason)
+        named = (file for file in files.others if yolo.is_names_file(file.path) and not file.reason)
         if not any(not file.path.endswith(("yaml", "yml")) or _states_names(files, file) for file in named):
             return False
         return any(yolo.looks_like_labels(files.read(label)) for label in _first_labels(files))
@@ -261,10 +308,15 @@ class Yolo(Annotated):
     def _read(self, files: Files) -> dict[str, Described]:
         stated, data_yaml, used = _yolo_names(files)
         source = posixpath.basename(data_yaml)
-        images = _yolo_splits(files, stated, data_yaml)
+        label_of = {path: files.by_path.get(yolo.label_path(path)) for path in files.images.paths}
+        described = {path: label for path, label in label_of.items() if label is not None}
+        images, parts = self.without_masks(files, described, "label file")
+        paths = {file.path for file in images}
+        splits = _yolo_splits(files, stated, data_yaml)
         plan = {}
-        for split, members in images.items():
-            labels = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in members.images}
+        for split, listed in splits.items():
+            members = listed._replace(images=[file for file in listed.images if file.path in paths])
+            labels = {file.path: label_of[file.path] for file in members.images}
             annotations = yolo.annotations_of(
                 ((path, yolo.label_path(path), label and files.read(label)) for path, label in labels.items()),
                 stated,
@@ -273,15 +325,15 @@ class Yolo(Annotated):
             plan[split] = Described(
                 annotations,
                 members.by_path,
-                {},
+                parts,
                 [*used, *members.lists],
                 source,
-                {path: label for path, label in labels.items() if label is not None},
+                described,
                 "label file",
                 notes=[
                     f"{source} names images for {other_split!r}, {entries[0]!r}, and there are none: left out"
                     for other_split, entries in stated.splits.items()
-                    if other_split not in images
+                    if other_split not in splits
                 ],
                 missing=members.missing,
             )
@@ -302,11 +354,6 @@ def _states_names(files: Files, file: File) -> bool:
     return b"names" in data or (b"nc:" in data and posixpath.basename(file.path).lower().startswith("data.y"))
 
 
-def _is_yolo_names(path: str) -> bool:
-    name = posixpath.basename(path).lower()
-    return name.endswith((".yaml", ".yml")) or name in ("classes.txt", "obj.names")
-
-
 def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
     """Return what states the names, its path, and the files that were used."""
     candidates = {
@@ -322,6 +369,7 @@ def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
         if not same:
             continue
         [file] = same
+        _check_other_names(files, file)
         data = files.read(file)
         if ending[0].endswith(".yaml"):
             return yolo.parse_yaml(data, file.path), file.path, [file]
@@ -331,6 +379,21 @@ def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
             return yolo.parse_darknet(files.read(darknet), names, darknet.path), darknet.path, [file, darknet]
         return yolo.DataYaml(names, {}, None, {}, ()), file.path, [file]
     raise SourceError(f"{files.where} has no class names for YOLO: add data.yaml with 'names'")
+
+
+def _check_other_names(files: Files, used: File) -> None:
+    """Check that no other file has class names in another order."""
+    stated = yolo.names_in(files.read(used), used.path)
+    for file in files.others:
+        others: tuple[str, ...] = ()
+        if yolo.is_names_file(file.path) and file.path != used.path and not file.reason:
+            with suppress(SourceError, LabelError):  # it is not about classes
+                others = yolo.names_in(files.read(file), file.path)
+        if others != stated and {*others} & {*stated}:
+            raise SourceError(
+                f"{used.path} has the class names {quoted(stated)}, and {file.path} has {quoted(others)}: move one of "
+                "the files away, because label files have only the numbers of classes"
+            )
 
 
 def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[str, _Members]:
@@ -385,18 +448,7 @@ class Voc(Annotated):
 
     def _read(self, files: Files) -> dict[str, Described]:
         annotation = _xml_files(files)
-        pairing = masks.pairs(file.path for file in files.images)
-        parts = {
-            image: {  # a file with its own XML file is an image
-                name: file
-                for name, file in fields.items()
-                if annotation.get(file.path) in (None, annotation.get(image))
-            }
-            for image, fields in files.named(pairing.pairs).items()
-        }
-        taken = {file.path for fields in parts.values() for file in fields.values()}
-        taken |= {path for path in pairing.unpaired if masks.is_mask(path) and path not in annotation}
-        images = [file for file in files.images if file.path not in taken]
+        images, parts = self.without_masks(files, annotation, "XML file")
         annotated = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
             (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated

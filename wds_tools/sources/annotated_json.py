@@ -56,7 +56,7 @@ class Coco(Annotated):
         for file in _coco_files(files):
             by_split.setdefault(coco.split_of(file.path), []).append(file)
         if not by_split:
-            return _splits_of_shapes(files)
+            return _splits_of_shapes(self, files)
         if "" in by_split and len(by_split) > 1:
             raise _several([file.path for same in by_split.values() for file in same])
         plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
@@ -105,6 +105,7 @@ def _described(
     used: Sequence[File],
     file_of: Mapping[str, File] = MappingProxyType({}),
     file_kind: str = "",
+    masks_of: Mapping[str, dict[str, File]] = MappingProxyType({}),
 ) -> Described:
     """Return a split with the images that its annotations name; the arguments are as in `Described`."""
     first = used[0].path if used else ""
@@ -116,7 +117,7 @@ def _described(
         raise SourceError(
             f"no image of {first} is in {files.where}, such as {names[0]!r}: put the images into a folder below it"
         )
-    parts: dict[str, dict[str, File]] = {}
+    parts: dict[str, dict[str, File]] = dict(masks_of)
     for name, fields in annotations.fields.items():
         image = images[name]
         for kind, png in fields.items() if image is not None else ():
@@ -146,7 +147,7 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
             yield file, data, kind
 
 
-def _splits_of_shapes(files: Files) -> dict[str, Described]:
+def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     """Return the splits of files with shapes. If images have one each, those without have no objects, as in VOC."""
     row_names = RowNames(files.images)
     images: dict[str, list[Shaped]] = {}
@@ -181,8 +182,9 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
     place = "imagePath" if LABELME in kinds else "the entry of the image"
     stated = {file.path: "" for file in files.images} | stated if stated else {}
     notes = notes_on_names(stated, {image: file.path for image, file in file_of.items()}, "JSON file", place)
+    undescribed, parts = layout.without_masks(files, file_of, "file of shapes") if file_of else ([], {})
     if file_of:
-        images.setdefault("", []).extend(Shaped(file.path) for file in files.images if file.path not in file_of)
+        images.setdefault("", []).extend(Shaped(file.path) for file in undescribed if file.path not in file_of)
     classes = classes_of(chain.from_iterable(images.values()))
     plan = {}
     for split, same in sorted(images.items()):
@@ -190,7 +192,7 @@ def _splits_of_shapes(files: Files) -> dict[str, Described]:
         where = files_of[0].path if files_of else "its file of shapes"
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
         parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped], notes=[*parsed.notes, *notes])
-        plan[split] = _described(files, split, parsed, files_of, file_of, "file of shapes" if file_of else "")
+        plan[split] = _described(files, split, parsed, files_of, file_of, "file of shapes" if file_of else "", parts)
     return plan
 
 

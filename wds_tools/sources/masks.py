@@ -193,6 +193,26 @@ def _take(masks_of: dict[str, dict[str, str]], images: Sequence[str], role: _Rol
     return True
 
 
+def of_described(
+    names: Iterable[str], folders: Iterable[str], file_of: Mapping[str, object]
+) -> tuple[list[tuple[str, dict[str, str]]], set[str]]:
+    """Return the masks of images as `Pairs` has them, and all masks, if images are described by separate files.
+
+    Args:
+        names: Paths of images.
+        folders: Their folders, by `layouts.folder_of`.
+        file_of: Path of an image -> the file about it. What has a file that its image does not have is no mask.
+    """
+    paths = list(names)
+    pairing = pairs(paths if may_have_masks(paths, folders) else ())
+    masks_of = [
+        (image, {field: mask for field, mask in fields.items() if file_of.get(mask) in (None, file_of.get(image))})
+        for image, fields in pairing.pairs
+    ]
+    taken = {mask for _, fields in masks_of for mask in fields.values()}
+    return masks_of, taken | {path for path in pairing.unpaired if is_mask(path) and path not in file_of}
+
+
 def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
     """Return folders next to each other with files of the same names, one of them named like masks.
 

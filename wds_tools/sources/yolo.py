@@ -24,6 +24,8 @@ _SPLIT_ALIASES = {"valid": "val", "validation": "val"}
 _ROUNDING = 0.002  # fractions have few decimals; a pixel of 500
 _KEPT_ENTRIES = ("path", "nc", "names", "kpt_shape", "flip_idx", "kpt_names", *SPLITS, *_SPLIT_ALIASES)
 _MAX_BYTES = 1 << 20
+_TRIANGLE = 6  # coordinates of the shortest outline; a box with a confidence and the number of a track has as many
+_MANY = 4  # outlines that look like key points, and so may be
 _NUMBER = re.compile(rb"[-+0-9.eE]+")
 _PROGRAM_ENTRIES = ("download", "roboflow", "channels")
 
@@ -133,6 +135,17 @@ def parse_names(data: bytes, where: str) -> tuple[str, ...]:
     return tuple(Classes(lines))
 
 
+def is_names_file(path: str) -> bool:
+    """Return whether a file is named like one with class names."""
+    name = posixpath.basename(path).lower()
+    return name.endswith((".yaml", ".yml")) or name in ("classes.txt", "obj.names")
+
+
+def names_in(data: bytes, path: str) -> tuple[str, ...]:
+    """Return the names in a file of any kind."""
+    return parse_yaml(data, path).names if path.lower().endswith(("yaml", "yml")) else parse_names(data, path)
+
+
 def parse_list(data: bytes, where: str) -> tuple[str, ...]:
     """Return the paths of images that a text file lists."""
     return tuple(line.replace("\\", "/") for line in lines_of(data, where))
@@ -166,6 +179,7 @@ def annotations_of(
     result.annotations.names = yaml.names
     result.annotations.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
     result.annotations.parts += yaml.parts
+    outlines = _Outlines()
     for image, name, data in labels:
         if data is None:
             result.add(image, _facts([]), (1, 1), file=name)
@@ -175,6 +189,8 @@ def annotations_of(
         except SourceError as error:
             result.skip(image, error, name)
             continue
+        _check_ends(objects, name)
+        outlines.add(objects, name)
         beyond = next((entry for entry in objects if entry["category"] >= len(yaml.names)), None)
         if beyond is not None:
             raise SourceError(
@@ -184,7 +200,89 @@ def annotations_of(
         if repeated := len(objects) - len({str(entry) for entry in objects}):
             result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
         result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
+    result.annotations.notes += outlines.notes(where)
     return result.finished()
+
+
+def _check_ends(objects: Iterable[Object], where: str) -> None:
+    """Check that no line ends in an angle, a track or a visibility; in other lines of the dataset, these may be 0 or 1.
+
+    Raises:
+        SourceError: The last number is not a confidence. As an image that is skipped, this would hide the others.
+    """
+    for entry in objects:
+        [outline] = entry.get("polygons", [[]])
+        last = entry.get("confidence", outline[-1] if len(outline) == _TRIANGLE else 0)
+        if not 0 <= last <= 1 and ("confidence" in entry or last == int(last)):
+            raise SourceError(
+                f"{where} has a line that ends in {last:g}, which is not a confidence (0 to 1): remove such numbers "
+                "from all lines if they are of tracks, write boxes with an angle as outlines of four corners, or add "
+                "kpt_shape to data.yaml if the lines have key points"
+            )
+
+
+class _Outlines:
+    """Outlines of a dataset without ``kpt_shape`` that may be boxes and key points: all of them look so, or none."""
+
+    def __init__(self) -> None:
+        self._shapes: set[tuple[int, int]] | None = None
+        self._total = 0
+        self._where = ""
+
+    def add(self, objects: Iterable[Object], where: str) -> None:
+        """Look at the objects of an image."""
+        for entry in objects if self._shapes != set() else ():
+            [outline] = entry.get("polygons", [[]])
+            last = [entry["confidence"]] if outline and "confidence" in entry else []
+            shapes = _shapes_of_points([*outline, *last])
+            self._shapes = shapes if self._shapes is None else self._shapes & shapes
+            self._total += 1
+            self._where = where
+
+    def notes(self, names: str) -> list[str]:
+        """Return a note if all objects can be boxes with key points.
+
+        Args:
+            names: Name of the file with the class names.
+
+        Raises:
+            SourceError: They have visibilities, and so are.
+        """
+        points, size = max(self._shapes or {(0, 0)}, key=lambda shape: shape[1])
+        remedy = f"add kpt_shape: [{points}, {size}] to {names}"
+        if size == 3:
+            raise SourceError(
+                f"{self._where} has lines of {5 + 3 * points} numbers, as all other label files do: a class number, a "
+                f"box, and {points} points with a visibility of 0, 1 or 2: {remedy}"
+            )
+        is_likely = size and self._total >= _MANY
+        return [f"all {self._total:,} outlines can also be boxes with key points: {remedy} if they are"] * bool(
+            is_likely
+        )
+
+
+def _shapes_of_points(numbers: Sequence[float]) -> set[tuple[int, int]]:
+    """Return which values of ``kpt_shape`` are possible: a box in the image, and points in the box.
+
+    >>> _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.4, 0.5]), _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.1, 0.5])
+    ({(1, 2)}, set())
+    >>> _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.4, 0.5, 2, 0, 0, 0])
+    {(2, 3)}
+    """
+    shapes = set()
+    for size in (2, 3):
+        count, others = divmod(len(numbers) - 4, size)
+        points = [numbers[start : start + size] for start in range(4, len(numbers), size)]
+        if others or count < size - 1 or not all(point[2] in (0, 1, 2) for point in points if size == 3):
+            continue
+        left, top, right, bottom = _box(numbers)
+        seen = [point for point in points if size == 2 or point[2] > 0]
+        are_inside = all(left <= x + _ROUNDING and x <= right + _ROUNDING for x, *_ in seen) and all(
+            top <= y + _ROUNDING and y <= bottom + _ROUNDING for _, y, *_ in seen
+        )
+        if min(left, top, 1 - right, 1 - bottom) >= -_ROUNDING and are_inside:
+            shapes.add((count, size))
+    return shapes
 
 
 def _facts(objects: Sequence[Object]) -> Callable[[], dict[str, Any]]:
