@@ -241,7 +241,7 @@ class Inputs(InputRows):
         """
         self._flush()
         result = Inputs()
-        for batch, start, stop in zip(self._batches, self._starts, self._starts[1:], strict=False):
+        for batch, start, stop in zip(self._batches, self._starts[:-1], self._starts[1:], strict=True):
             columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
             columns["label"] = _smallest(number_array(numbers[start:stop]))
             if several is not None:
