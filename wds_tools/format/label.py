@@ -448,7 +448,13 @@ class Labels:
     def _labels(self, classes: Classes) -> list[Label]:
         """Return the label of each distinct value."""
         if self._label_type == "number":
-            return [_numbered(value) for value in self._values]
+            labels = [_numbered(value) for value in self._values]
+            if names := [label.name for label in labels if label.name is not None]:
+                raise LabelError(
+                    f"{self._where} has classes such as {names[0]!r}, which are names and not numbers: omit "
+                    "--label-type number (label_type='number')"
+                )
+            return labels
         if self._label_type == "name" or self._are_names_among(classes):
             return [_named(value) for value in self._values]
         labels, errors = [], []
@@ -557,6 +563,8 @@ def _named(value: Any) -> Label:
 def _numbered(value: Any) -> Label:
     """Return a value as a number; no label if it is not one."""
     value = _scalar(value)
+    if isinstance(value, Label) and value.name is not None and value.name.isdecimal():
+        value = value.name
     if isinstance(value, str) and _LEADING_ZERO.fullmatch(value.strip()):
         return number(int(value))
     try:

@@ -162,10 +162,17 @@ def _about_in(
     source: Source, collector: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
 ) -> dict[str, About]:
     """Return what files in a folder have to do with the images of a source."""
+    names = [name for name in names if not (is_shard_table(name) and _have_json(collector))]
     with as_source_error(f"a file next to {source.name} cannot be read"):
         files = [File(name, (root / name).stat().st_size) for name in names if (root / name).is_file()]
         images = [File(name, 0) for name in source.image_names(collector)] if candidates(files, ()) else []
         return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
+
+
+def _have_json(collector: Collector) -> bool:
+    """Return whether images have JSON of their own. Then img2dataset's table of a shard has nothing more."""
+    account = collector.account
+    return "field json" in account.attached or any(part.role == "entries of json" for part in account.parts)
 
 
 def _check_above(source: Source, collector: Collector, root: Path) -> None:
@@ -178,7 +185,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     with suppress(OSError), os.scandir(root) as entries:
         there = [entry for entry in islice(entries, _MAX_ABOVE) if entry.name[0] != "." and entry.is_file()]
         files = [File(entry.name, entry.stat().st_size) for entry in sorted(there, key=lambda entry: entry.name)]
-    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE]
+    has_json = _have_json(collector)
+    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE and not (has_json and is_shard_table(file.path))]
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
@@ -322,7 +330,7 @@ def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str
     for file in files:
         name = posixpath.basename(file.path.lower())
         has_ending = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
-        if has_ending and not is_shard_table(name):
+        if has_ending:
             fitting += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
     stems, described = {file_stem(file.path) for file in fitting}, {file_stem(CLASS_LISTS_NAME)}
     for image in images if fitting else ():

@@ -214,6 +214,11 @@ class Files:
         """Path of a further file of an image -> path of the image, field."""
         return layouts.further_fields(self.files.paths, self._endings)
 
+    @cached_property
+    def have_json(self) -> bool:
+        """Whether images have JSON files. Then img2dataset's table of a folder has nothing more."""
+        return any(field == "json" for _, field in self.further_fields.values())
+
     def check_fields(self) -> None:
         """Check that no two files are the same field of an image, such as ``1.json`` and ``1.jpg.json``."""
         fields = self.further_fields

@@ -97,7 +97,8 @@ class SplitRows(NamedTuple):
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One of few images is left out if others name all of them."""
-    texts = candidates(files.others, files.images, layouts.TABLES)
+    others = [file for file in files.others if not (layouts.is_shard_table(file.path) and files.have_json)]
+    texts = candidates(others, files.images, layouts.TABLES)
     lines = candidates(files.others, files.images, (".txt",))
     texts += [file for file in lines if table_in(file.path, files.read(file), options.encoding) is not None]
     if not texts:
@@ -315,6 +316,7 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     """Return what files that a layout does not read have to do with the images, by path."""
     used = layout.files_read(files) if files.others else set()
     unread = [file for file in files.others if file.path not in used and not file.reason]
+    unread = [file for file in unread if not (layouts.is_shard_table(file.path) and files.have_json)]
     every = without_masks(files)[0] if unread else ()
     may_name_images = candidates((file for file in unread if not is_about_all(file.path)), ())
     names = RowNames(every if may_name_images else ())

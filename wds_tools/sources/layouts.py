@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 from wds_tools.sources.inputs import File, with_same
-from wds_tools.wording import counted
 
 _JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
@@ -25,7 +22,6 @@ ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
-_LOOKED_AT = 1000  # names of images
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
 SPLIT_OF = {  # a word that names a split -> the split
     **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
@@ -38,14 +34,13 @@ _SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
-_NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _COPY = re.compile(r"[a-z]+ ?\(\d+\)\.")
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
 )
-SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
+SHARD_TABLE = "is the table that img2dataset writes about a folder or shard, and into .json files too"
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
 _ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
@@ -404,37 +399,6 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
         )
 
 
-def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return what a user should know about the names of images, and of folders that are not classes.
-
-    >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
-    ["1 folder without an image: not a class, such as 'fig'"]
-    """
-    notes = []
-    if same := sorted(next(iter(with_same(paths, str.lower).values()), ())):
-        notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
-    if folders := sorted(set(others) - set(classes)):
-        notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")
-    return notes
-
-
-def note_on_prefixes(paths: Sequence[str]) -> list[str]:
-    """Return a note if the names of images without labels begin with a few words, which can be classes.
-
-    >>> note_on_prefixes(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"])
-    ["no labels; names begin with 'cat', 'dog': if these are classes, move the images into folders with these names"]
-    >>> note_on_prefixes(["image_1.jpg", "image_2.jpg"]), note_on_prefixes(["a1.jpg", "b1.jpg"])
-    ([], [])
-    """
-    some = paths[:: len(paths) // _LOOKED_AT + 1]
-    stems = (file_stem(path) for path in some)
-    counts = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
-    if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
-        return []
-    shown = quoted(sorted(counts))
-    return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
-
-
 def are_shard_folders(folders: Collection[str]) -> bool:
     """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
 
@@ -495,17 +459,6 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
             f"{where} has folders named like splits and classes ({quoted(sorted(below))}): move them into folders such "
             "as train/A and test/A, pack one of them, or pass --from folder (kind='folder') if all are classes"
         )
-
-
-def notes_about_levels(paths: Iterable[str]) -> list[str]:
-    """Return the note that folders in the folders of classes are not classes; none if they have no such folders.
-
-    >>> notes_about_levels(["cat/lion/1.jpg", "cat/puma/1.jpg", "owl/1.jpg"])
-    ["the first folder is the class: folders in it, such as 'cat/lion', are not classes"]
-    """
-    folders = sorted({"/".join(path.split("/")[:2]) for path in paths if path.count("/") > 1})
-    several = [folder for folder, following in pairwise(folders) if class_folder(folder) == class_folder(following)]
-    return [f"the first folder is the class: folders in it, such as {several[0]!r}, are not classes"] if several else []
 
 
 def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:

@@ -14,10 +14,10 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.sources import layouts, masks
+from wds_tools.sources import folder_names, layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
-from wds_tools.sources.columns import json_object, json_or, note_on_labels
+from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
@@ -198,11 +198,16 @@ class ClassFolders(Layout):
             layouts.check_stems(paths, where=files.where)
             collector.account.notes += masks.note_on_names(paths)
         lists = self._class_lists(collector, files)
-        label_of = self._labels(collector, files, paths, parts)
-        if label_of is None:
+        is_unlabelled = self.options.columns.get(LABEL) == ""
+        label_of = None if is_unlabelled else self._labels(collector, files, paths, parts)
+        if is_unlabelled:
+            for field in ("cls", LABELS):
+                for file in [further.pop(field) for further in parts.values() if field in further]:
+                    self.skip(collector, file, "is not used: the user wants no labels")
+        elif label_of is None:
             jsons, texts = ([p[field] for p in parts.values() if field in p][:_READ] for field in ("json", "txt"))
             hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))
-            collector.account.notes += hint or layouts.note_on_prefixes(paths)
+            collector.account.notes += hint or folder_names.note_on_prefixes(paths)
         self._add_images(collector, images, parts, label_of or (lambda _: NONE))
         for file in files.others:
             if file.path not in fields and file is not lists:
@@ -276,7 +281,8 @@ class ClassFolders(Layout):
             collector.account.attach("label", len(several))
             return {path: self._list_of(files, several.get(path), collector.classes) for path in images}.__getitem__
         described = sum(not {"txt", "json"}.isdisjoint(further) for further in parts.values())
-        if are_shards and 2 * described >= len(images):
+        have_tables = any(layouts.is_shard_table(file.path) for file in files.others)
+        if are_shards and (have_tables or 2 * described >= len(images)):
             collector.account.notes.append(
                 f"folders such as {min(names)!r} are parts of a download, not classes: pass --from folder "
                 "(kind='folder') if they are classes"
@@ -285,7 +291,8 @@ class ClassFolders(Layout):
         if names:
             paths = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             others = {layouts.class_folder(self._without_split(path)) for path in paths if path.startswith(self.base)}
-            collector.account.notes += layouts.notes_about_names(images, names, filter(None, others))
+            collector.account.notes += folder_names.notes_about_names(images, names, filter(None, others))
+            collector.account.notes += [] if self.given else folder_names.notes_on_parts(names)
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
         missing = {folder for folder, class_name in folders.items() if class_name is None and labels and not self.given}
         outside = [path for path in images if path[: path.rfind("/") + 1] in missing] if missing else []
@@ -314,7 +321,7 @@ class ClassFolders(Layout):
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
-            collector.account.notes += layouts.notes_about_levels(paths.values())
+            collector.account.notes += folder_names.notes_about_levels(paths.values())
         classes = {path: layouts.class_folder(below) for path, below in paths.items()}
         if not self.given:
             class_of = {folder: class_name for folder, class_name in classes.items() if class_name is not None}
@@ -377,10 +384,11 @@ class TreeSource(Source):
         self, src: str | Path, options: SourceOptions | None = None, *, tree: str = "folder", layout: str | None = None
     ) -> None:
         self.kind = tree if layout in (None, ClassFolders.kind) else layout
+        is_unlabelled = options is not None and options.columns == {LABEL: ""}
         if layout not in (None, _TABLE):
-            self.roles, self.reads_text = (), False
+            self.roles, self.reads_text = (LABEL,) if is_unlabelled and layout == ClassFolders.kind else (), False
         super().__init__(shown_path(str(src)), options)
-        if self.columns or self.options.encoding:
+        if (self.columns and not is_unlabelled) or self.options.encoding:
             layout = _TABLE  # only tables have columns and an encoding
         self.tree = open_tree(src, tree, self.options.remote)
         self.name = self.tree.name
@@ -503,6 +511,7 @@ class TreeSource(Source):
         if self.layout is None:
             tried = (imported(name).recognised(files) for name in LAYOUTS.values())
             self.layout = next(layout for layout in tried if layout is not None)
+            self.layout.options = self.options
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
             files.about = imported("image_tables:about_images")(files, self.layout)

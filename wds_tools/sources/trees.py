@@ -48,6 +48,7 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
+from wds_tools.sources.folder_names import folders_of_archives
 from wds_tools.sources.inputs import File, path_bytes
 from wds_tools.sources.layouts import hidden_root, is_image_name, may_have_hidden
 from wds_tools.storage import is_url
@@ -258,13 +259,20 @@ class Archives(Tree):
     def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - the tally of members
         return content_of(self.paths, self.states)
 
+    def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
+        """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
+        folders, note = folders_of_archives(stems, archives)
+        self.notes += (note,) if note else ()
+        for folder, files in zip(folders, archives, strict=True):
+            yield [file._replace(path=folder + name) for name, file in files.items()]
+
 
 class TarTree(Archives):
     """Tar archives, plain or compressed: an archive, a pattern, a folder of archives, or a URL of these.
 
-    If there are several archives without folders inside, each is a folder with the name of the archive, as ImageNet is
-    distributed. Members are read from the archive, which is not unpacked to disk; a compressed one is decompressed as a
-    stream.
+    Several archives without folders inside are each a folder with the name of the archive, as ImageNet is distributed,
+    unless their names differ only in numbers. Members are read from the archive, which is not unpacked to disk; a
+    compressed one is decompressed as a stream.
     """
 
     def __init__(self, src: str | Path, remote: RemoteOptions) -> None:
@@ -284,7 +292,7 @@ class TarTree(Archives):
     def _parts(self) -> Iterator[Sequence[File]]:
         self.states = states_of(self.paths)
         archives = [self._members(index, path) for index, path in enumerate(self.paths)]
-        yield from _joined([tar_stem(path.name) for path in self.paths], archives)
+        yield from self._joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
 
     def _members(self, index: int, path: Path | RemoteFile) -> dict[str, File]:
@@ -358,7 +366,7 @@ class ZipTree(Archives):
                     location = (index, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
             archives.append(self._with_slashes(path.name, files, always=True))
-        yield from _joined([path.stem for path in self.paths], archives)
+        yield from self._joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
 
     @cached_property
@@ -375,14 +383,6 @@ def client_of(folder: RemoteFolder) -> Client:
 def is_zip(name: str) -> bool:
     """Return whether a file name is the name of a zip archive."""
     return name.lower().endswith(".zip")
-
-
-def _joined(stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
-    """Yield the files of each archive. Of several without folders inside, each is a folder with its name."""
-    are_classes = len(archives) > 1 and not any("/" in name for files in archives for name in files)
-    for stem, files in zip(stems, archives, strict=True):
-        folder = f"{stem}/" if are_classes else ""
-        yield [file._replace(path=folder + name) for name, file in files.items()]
 
 
 def _zip_name(info: zipfile.ZipInfo) -> str:

@@ -1,0 +1,145 @@
+"""Names of folders and archives that are parts of a dataset, not classes."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import webdataset
+from sources_conformance import Photo, photos_of, stored
+
+import wds_tools as wt
+from wds_tools.errors import LabelError, OptionError, SourceError
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Photo]:
+    return photos_of(4)
+
+
+def pack(src: Path | str, dst: Path, **options: object) -> tuple[dict[str, str | None], str]:
+    """Pack; return path -> class name or number, and the notes as text."""
+    report = wt.pack(src, dst, images="keep", workers=1, **options)  # type: ignore[arg-type]
+    classes = report.manifest.classes
+    labels = {}
+    for sample in stored(dst):
+        number = sample.get("cls")
+        labels[json.loads(sample["json"])["path"]] = number and (classes[int(number)] if classes else number.decode())
+    return labels, "\n".join(report.account.notes)
+
+
+def write_archives(root: Path, files: dict[str, list[str]], photos: list[Photo], kind: str = "tar") -> Path:
+    """Write archives with these members."""
+    src = root / "src"
+    src.mkdir()
+    (root / "1.jpg").write_bytes(photos[0].data)
+    for name, members in files.items():
+        if kind == "tar":
+            with tarfile.open(src / f"{name}.tar", "w") as archive:
+                for member in members:
+                    archive.add(root / "1.jpg", member)
+        else:
+            with zipfile.ZipFile(src / f"{name}.zip", "w") as archive:
+                for member in members:
+                    archive.write(root / "1.jpg", member)
+    return src
+
+
+def test_shards_of_webdataset_with_only_images_have_no_labels(tmp_path: Path, photos: list[Photo]) -> None:
+    for shard in range(2):
+        with webdataset.TarWriter(str(tmp_path / f"shard-{shard:06d}.tar")) as writer:
+            for sample in range(2):
+                writer.write({"__key__": f"{shard:03d}{sample:04d}", "jpg": photos[sample].data})
+    labels, notes = pack(f"{tmp_path}/shard-{{000000..000001}}.tar", tmp_path / "dst")
+    assert labels == dict.fromkeys(["0000000.jpg", "0000001.jpg", "0010000.jpg", "0010001.jpg"])
+    assert "the archives 'shard-000000', 'shard-000001' are parts and not classes" in notes
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("00000", "00017"),
+        ("photos_part1", "photos_part2"),
+        ("vol01", "vol02"),
+        ("takeout-20240101T000000Z-001", "takeout-20240101T000000Z-002"),
+        ("photos", "photos (2)"),
+    ],
+)
+def test_numbered_archives_are_not_classes(tmp_path: Path, photos: list[Photo], names: tuple[str, ...]) -> None:
+    src = write_archives(tmp_path, {name: [f"{name}.jpg"] for name in names}, photos, "zip")
+    labels, notes = pack(src, tmp_path / "dst")
+    assert set(labels.values()) == {None}
+    assert "are parts and not classes" in notes
+
+
+def test_archives_with_ids_of_wordnet_are_classes(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(tmp_path, {name: [f"{name}_1.jpg"] for name in ("n01440764", "n01443537")}, photos)
+    assert pack(src, tmp_path / "dst") == (
+        {f"{name}/{name}_1.jpg": name for name in ("n01440764", "n01443537")},
+        "",
+    )
+
+
+def test_shards_of_several_splits_are_not_classes(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(tmp_path, {name: [f"{name}.jpg"] for name in ("train-0", "train-1", "val-0")}, photos)
+    labels, notes = pack(f"{src}/{{train,val}}-*.tar", tmp_path / "dst")
+    assert set(labels.values()) == {None}
+    assert "are parts and not classes" in notes
+
+
+def test_archives_with_one_inner_folder_of_images_are_classes(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(tmp_path, {name: [f"images/{name}.jpg"] for name in ("cat", "dog")}, photos, "zip")
+    assert pack(src, tmp_path / "dst")[0] == {f"{name}/images/{name}.jpg": name for name in ("cat", "dog")}
+
+
+def test_tables_of_img2dataset_without_json_are_named(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(
+        tmp_path, {name: [f"{name}0000.jpg", f"{name}0001.jpg"] for name in ("00000", "00001")}, photos
+    )
+    for name in ("00000", "00001"):
+        pd.DataFrame({"key": [f"{name}0000", f"{name}0001"], "caption": ["a cat", "a dog"]}).to_parquet(
+            src / f"{name}.parquet"
+        )
+    with pytest.raises(SourceError, match=r"00000.parquet names 2 images in column 'key' .* --from tar"):
+        wt.pack(src, tmp_path / "dst")
+    assert set(pack(src, tmp_path / "dst", kind="tar")[0].values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "names", [("batch_1", "batch_2"), ("100CANON", "101CANON"), ("New folder", "New folder (2)"), ("2020", "2021")]
+)
+def test_numbered_folders_are_classes_with_a_note(tmp_path: Path, photos: list[Photo], names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / f"{name}.jpg").write_bytes(photos[0].data)
+    labels, notes = pack(tmp_path / "src", tmp_path / "dst")
+    assert set(labels.values()) == {*names}
+    assert "pass --column label= (columns={'label': ''}) to pack without labels" in notes
+    for kind in (None, "folder"):
+        labels, notes = pack(tmp_path / "src", tmp_path / f"none-{kind}", kind=kind, columns={"label": ""})
+        assert (set(labels.values()), notes) == ({None}, "")
+    with pytest.raises(OptionError, match="which has no columns"):
+        wt.pack(tmp_path / "src", tmp_path / "other", kind="folder", columns={"label": "species"})
+
+
+@pytest.mark.parametrize("names", [("0", "1", "10"), ("n01440764", "n01443537"), ("class1", "class2")])
+def test_class_names_with_numbers_have_no_note(tmp_path: Path, photos: list[Photo], names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / "1.jpg").write_bytes(photos[0].data)
+    assert pack(tmp_path / "src", tmp_path / "dst") == ({f"{name}/1.jpg": name for name in names}, "")
+
+
+def test_class_folders_are_numbers_if_the_user_says_so(tmp_path: Path, photos: list[Photo]) -> None:
+    for name in ("0", "2", "10"):
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / "1.jpg").write_bytes(photos[0].data)
+    labels, _ = pack(tmp_path / "src", tmp_path / "dst", label_type="number")
+    assert labels == {"0/1.jpg": "0", "2/1.jpg": "2", "10/1.jpg": "10"}
+    (tmp_path / "src" / "0").rename(tmp_path / "src" / "cat")
+    with pytest.raises(LabelError, match=r"classes such as 'cat', which are names .*: omit --label-type number"):
+        wt.pack(tmp_path / "src", tmp_path / "names", label_type="number")
