@@ -479,3 +479,18 @@ def test_classes_of_a_split_that_the_largest_does_not_have_are_named(tmp_path: P
         "the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same",
     ]
     assert reports["train"].account.notes == []
+
+
+@pytest.mark.parametrize("label", [lambda number: number, lambda number: [number, 12]], ids=["one label", "several"])
+def test_class_numbers_of_a_split_that_the_largest_does_not_have_are_named(
+    label: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """The numbers of a split may begin at 1, and those of another at 0."""
+    data = photos_of(1)[0].data
+    for split, numbers in (("train", [0, 1, 2, 9, 0, 1, 2]), ("test", [1, 2, 3, 10])):
+        rows = [{"image": data, "label": label(number)} for number in numbers]
+        (tmp_path / "src").mkdir(exist_ok=True)
+        pd.DataFrame(rows).to_parquet(tmp_path / "src" / f"{split}.parquet")
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", dry_run=True)
+    assert "2 classes without a sample in 'train': '3', '10'" in reports["test"].account.notes
+    assert not [note for note in reports["train"].account.notes if "without a sample" in note]

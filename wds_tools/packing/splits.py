@@ -231,26 +231,27 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
 
 
 def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
-    """Return notes on the classes of which the largest split has no sample; their names may be mistakes."""
-    used = {split: names for split, listing in listed.items() if (names := _used_classes(listing))}
+    """Return notes on the classes of which the largest split has no sample; they may be mistakes."""
+    used = {split: classes for split, listing in listed.items() if (classes := _used_classes(listing))}
     if not used:
         return {}
     largest = max(used, key=lambda split: len(listed[split].inputs))
     return {
         split: [
             f"{counted(len(new), 'class', 'classes')} without a sample in {largest!r}: {quoted(new)}",
-            *notes_on_similar([*sorted(used[largest]), *new]),
+            *notes_on_similar([*used[largest], *new]),
         ]
-        for split, names in used.items()
-        if (new := sorted(names - used[largest]))
+        for split, classes in used.items()
+        if (new := [name for name in classes if name not in used[largest]])
     }
 
 
-def _used_classes(listing: Listing) -> set[str]:
-    """Return the names of the classes that have samples."""
+def _used_classes(listing: Listing) -> list[str]:
+    """Return the classes that have samples, sorted: their names, or their numbers as text if they have no names."""
     labels = ((entry.label,) if entry.labels is None else entry.labels for entry in listing.inputs)
-    numbers = {number for some in labels for number in some if number is not None}
-    return {listing.label_classes[number] for number in numbers} if listing.label_classes else set()
+    numbers = sorted({number for some in labels for number in some if number is not None})
+    names = listing.label_classes
+    return sorted(names[number] for number in numbers) if names else list(map(str, numbers))
 
 
 def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:
