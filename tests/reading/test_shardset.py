@@ -5,10 +5,12 @@ import shutil
 
 import pytest
 import torch
+import webdataset
 
 import wds_tools as wt
 from wds_tools.errors import (
     ChecksumError,
+    LabelError,
     ManifestError,
     NotADatasetError,
     OptionError,
@@ -83,6 +85,55 @@ def test_a_shard_that_the_manifest_of_its_folder_does_not_list_adds_its_fields(p
     for name in ("more-000000.tar", "more-000000.parquet"):
         shutil.copy(tmp_path / name, packed_copy / name)
     assert set(open_shards(f"{packed_copy}/*.tar").manifest.fields) == {"jpg", "png", "cls", "json", "txt"}
+
+
+@pytest.fixture
+def two_manifests(tmp_path):
+    """Return a folder with shards that the webdataset library wrote, with the names of classes as labels."""
+    for name, classes in (("train", ["ant", "bee", "cow"]), ("val", ["cow", "bee"]), ("other", ["2", "1"])):
+        with webdataset.ShardWriter(f"{tmp_path}/{name}-%06d.tar", verbose=0) as writer:
+            for key, label in enumerate(classes):
+                writer.write({"__key__": f"{name}{key}", "txt": label, "cls": label})
+    return tmp_path
+
+
+def names_of_labels(shards):
+    return [shards.manifest.classes[label] for label in shards.index(0).label]
+
+
+@pytest.mark.parametrize("first", ["manifest.json", "train.json"])
+def test_shards_have_the_classes_of_the_manifest_that_lists_them(two_manifests, first):
+    wt.index_shards(f"{two_manifests}/train-*.tar", manifest=first)
+    wt.index_shards(f"{two_manifests}/val-*.tar", manifest="val.json")
+    (two_manifests / "notes.json").write_text("[1, 2]")  # of another program
+    assert names_of_labels(open_shards(f"{two_manifests}/train-*.tar")) == ["ant", "bee", "cow"]
+    assert names_of_labels(open_shards(f"{two_manifests}/val-*.tar")) == ["cow", "bee"]
+    both = f"{two_manifests}/{{train,val}}-000000.tar"
+    with pytest.raises(LabelError, match="different classes"):
+        wt.make_loader(both, batch_size=1, fields=("label",))
+    with pytest.raises(LabelError, match="different classes"):
+        wt.merge([both], two_manifests / "merged")
+    merged = wt.merge([f"{two_manifests}/{name}-000000.tar" for name in ("val", "train")], two_manifests / "merged")
+    assert merged.manifest.classes == ("bee", "cow", "ant")
+
+
+def test_labels_of_shards_in_no_manifest_have_no_names(two_manifests):
+    wt.index_shards(f"{two_manifests}/other-*.tar")
+    (two_manifests / MANIFEST_NAME).unlink()
+    wt.index_shards(f"{two_manifests}/train-*.tar")
+    assert open_shards(f"{two_manifests}/other-*.tar").manifest.classes == ()
+    both = f"{two_manifests}/{{train,other}}-000000.tar"
+    assert open_shards(both).manifest.classes == ()
+    with pytest.raises(LabelError, match=r"different classes.*no name.*wds-tools index"):
+        wt.make_loader(both, batch_size=1, fields=("label",))
+
+
+def test_a_damaged_manifest_of_another_name_is_an_error(two_manifests):
+    wt.index_shards(f"{two_manifests}/val-*.tar", manifest="val.json")
+    damaged = two_manifests / "val.json"
+    damaged.write_text(damaged.read_text().replace("bee", "fig"))
+    with pytest.raises(ManifestError, match=r"val\.json"):
+        open_shards(f"{two_manifests}/val-*.tar")
 
 
 def test_an_index_gives_the_location_of_every_field(packed):

@@ -72,6 +72,17 @@ def test_a_shard_that_the_manifest_does_not_list_is_refused(merged: Path, tmp_pa
         wt.pack(f"{merged}/*.tar", tmp_path / "d", kind="webdataset", workers=1)
 
 
+def test_shards_are_packed_with_the_classes_of_the_manifest_that_lists_them(merged: Path, tmp_path: Path) -> None:
+    (merged / "manifest.json").rename(merged / "merged.json")
+    for name in ("shard-000000.tar", "shard-000000.parquet"):
+        (tmp_path / "b" / name).rename(merged / f"fig-{name}")
+    wt.index_shards(f"{merged}/fig-*.tar", classes=["fig", "pear"])
+    wt.pack(f"{merged}/shard-*.tar", tmp_path / "one", kind="webdataset", workers=1)
+    assert classes_by_key(tmp_path / "one") == RIGHT
+    with pytest.raises(SourceError, match="whose manifests state different classes or labels"):
+        wt.pack(f"{merged}/*.tar", tmp_path / "d", kind="webdataset", workers=1)
+
+
 def test_labels_of_the_shards_have_no_names_of_the_merged_dataset(merged: Path, tmp_path: Path) -> None:
     report = wt.pack(merged, tmp_path / "d", columns={"label": "cls"}, workers=1)
     assert report.manifest.classes == ()

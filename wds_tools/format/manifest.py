@@ -11,7 +11,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
@@ -41,6 +41,7 @@ _SEAL = "xxh3"  # the last JSON key: the checksum of all bytes before its digits
 _SEAL_END = '"\n}\n'  # the bytes after its digits
 _SEALED = re.compile(f'"{_SEAL}": "({_CHECKSUM.pattern}){_SEAL_END}'.encode())
 _SEALED_BYTES = len(f'"{_SEAL}": "') + 32 + len(_SEAL_END)
+_HEAD_BYTES = 1000  # of a file that begins as a manifest
 _PATH_SEPARATOR = re.compile(r"[/\\]|::")  # fsspec chains URLs with "::"
 
 
@@ -264,6 +265,30 @@ def checked_name(name: str | None) -> str:
             f"manifest={name!r} is not a file name ending in .json; the manifest is written to the folder of the shards"
         )
     return name
+
+
+def manifests_among(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[tuple[str, Manifest]]:
+    """Yield the manifests among the files of a folder, with their names, sorted.
+
+    Args:
+        names: The files.
+        read: Returns the content of one of them.
+
+    Raises:
+        ManifestError: A manifest is damaged.
+    """
+    names = sorted(name for name in names if "/" not in name)
+    # Other tools write a small JSON file next to each shard, such as 00000_stats.json.
+    shards = {name.removesuffix(".tar") for name in names if name.endswith(".tar")}
+    for name in names:
+        stem = name.removesuffix(".json")
+        if name != stem and not name.startswith(".") and stem.removesuffix("_stats") not in shards:
+            try:
+                data = read(name)
+            except ManifestError:  # it is too large to be one
+                continue
+            if FORMAT.encode() in data[:_HEAD_BYTES]:
+                yield name, from_json(data, name=name)
 
 
 def to_json(manifest: Manifest) -> str:

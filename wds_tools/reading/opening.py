@@ -1,27 +1,29 @@
 """A dataset is opened: by its folder, URL, manifest, or shards.
 
-Shards that no manifest lists get their fields and image sizes from their indexes, and their classes have numbers but
-no names.
+Shards have the class names of the manifest that lists them, whatever its name. Shards that no manifest lists get their
+fields and image sizes from their indexes, and their classes have numbers but no names.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 
-from wds_tools.errors import NotADatasetError
+from wds_tools.errors import NotADatasetError, StoreError
 from wds_tools.format.field_classes import shared
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.format.label_lists import LABELS
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, manifests_among
 from wds_tools.format.shard_table import ShardTable
 from wds_tools.format.shard_table import joined as joined_shards
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import ShardLocation, entry_from_index
+from wds_tools.reading.locations import AddedTable, ShardLocation, entry_from_index
 from wds_tools.reading.locations import joined as joined_locations
 from wds_tools.reading.manifests import Additions, additions_of, find_manifest, locations_of, read_manifest
 from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
@@ -78,7 +80,7 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
 
 
 def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
-    """Open shards: as the manifests of their folders list them, otherwise by their indexes.
+    """Open shards: as manifests in their folders list them, otherwise by their indexes.
 
     Those of a large manifest are mapped if they are all its shards in its order.
     """
@@ -86,61 +88,96 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     folders: dict[str, _Folder] = {}
     entries: list[Sequence[ShardEntry]] = []
     locations: list[Sequence[ShardLocation]] = []
-    totals = Totals()  # of the shards that no manifest lists
-    for folder, names in groupby(map(split_folder, urls), key=itemgetter(0)):
+    for folder, group in groupby(map(split_folder, urls), key=itemgetter(0)):
         if folder not in folders:
-            folders[folder] = _Folder.opened(folder, remote, cache, for_training=for_training)
+            store = open_store(folder, remote=remote, for_training=for_training)
+            find_additions = partial(additions_of, store, remote=remote, cache=cache, for_training=for_training)
+            folders[folder] = _Folder(store, find_manifest(store, cache), find_additions)
         opened = folders[folder]
-        shards = opened.shards([file_name for _, file_name in names], totals)
+        shards = opened.shards([file_name for _, file_name in group])
         entries.append(shards)
-        locations.append(locations_of(opened.store, shards, opened.added))
-    manifests = [opened.manifest for opened in folders.values() if opened.manifest]
-    combined = _combine(manifests, joined_shards(entries))
-    fields = dict(Counter(combined.fields) + totals.fields)
-    images = None if manifests else totals.images
-    class_lists = [classes_of(opened.manifest, folder) for folder, opened in folders.items() if opened.manifest]
+        locations.append(locations_of(opened.store, shards, Additions(opened.added)))
+    manifests = {path: manifest for opened in folders.values() for path, manifest in opened.manifests.items()}
+    unlisted = {
+        folder: Manifest((), dict(opened.totals.fields), ()) for folder, opened in folders.items() if opened.has_labels
+    }
+    combined = _combine([*manifests.values(), *unlisted.values()], joined_shards(entries))
+    fields = Counter({field: count for manifest in manifests.values() for field, count in manifest.fields.items()})
+    totals = Totals()
+    for opened in folders.values():
+        totals.add(opened.totals)
     return ShardSet(
-        replace(combined, fields=fields, images=images),
+        replace(combined, fields=dict(fields + totals.fields), images=None if manifests else totals.images),
         joined_locations(locations),
         name=name,
-        class_lists=class_lists,
+        class_lists=[classes_of(manifest, path) for path, manifest in (manifests | unlisted).items()],
         array_cache=cache,
     )
 
 
 @dataclass
 class _Folder:
-    """A folder of which shards are opened."""
+    """A folder of which shards are opened.
+
+    Attributes:
+        default: Its `MANIFEST_NAME`, if it has one.
+        find_additions: Returns the shards with fields that were added to a dataset, by its manifest.
+        manifests: Those that list the opened shards, by their path.
+        added: The shards with fields that were added to them.
+        totals: Of the opened shards that no manifest lists.
+    """
 
     store: Store
-    manifest: Manifest | None
-    added: Additions
-    _is_checked: bool = False
+    default: Manifest | None
+    find_additions: Callable[[Manifest], Additions]
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    added: list[AddedTable] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
 
-    @classmethod
-    def opened(cls, folder: str, remote: RemoteOptions, cache: ArrayCache, *, for_training: bool) -> _Folder:
-        """Open a folder."""
-        store = open_store(folder, remote=remote, for_training=for_training)
-        manifest = find_manifest(store, cache)
-        added = additions_of(store, manifest, remote, cache, for_training=for_training) if manifest else Additions([])
-        return cls(store, manifest, added)
+    @property
+    def has_labels(self) -> bool:
+        """Whether shards that no manifest lists have labels, which are numbers without names."""
+        return self.totals.last_label >= 0 or LABELS in self.totals.fields
 
     @cached_property
     def _listed(self) -> dict[str, ShardEntry]:
-        return {entry.name: entry for entry in self.manifest.shards} if self.manifest else {}
+        return {entry.name: entry for entry in self.default.shards} if self.default else {}
 
-    def shards(self, names: Sequence[str], totals: Totals) -> Sequence[ShardEntry]:
-        """Return the entries of shards; those that are not listed are added to the totals."""
-        table = self.manifest.shards if self.manifest else None
-        if isinstance(table, ShardTable) and table.has_names(names):
-            return table
-        return tuple(self._listed.get(name) or self._unlisted(name, totals) for name in names)
-
-    def _unlisted(self, name: str, totals: Totals) -> ShardEntry:
-        if not self._is_checked and (reason := why_unfinished(self.store.folder, self.store.read)) is not None:
+    @cached_property
+    def _others(self) -> dict[str, tuple[str, Manifest, ShardEntry]]:
+        """The shards that manifests of other names list: name -> name of the manifest, the manifest, the entry."""
+        if (reason := why_unfinished(self.store.folder, self.store.read)) is not None:
             raise NotADatasetError(reason)
-        self._is_checked = True
-        return entry_from_index(self.store, name, totals)
+        others: dict[str, tuple[str, Manifest, ShardEntry]] = {}
+        with suppress(OSError, StoreError):  # not every server can list files
+            for name, manifest in manifests_among({*self.store.list()} - {MANIFEST_NAME}, self.store.read):
+                for entry in manifest.shards:
+                    others.setdefault(entry.name, (name, manifest, entry))
+        return others
+
+    def shards(self, names: Sequence[str]) -> Sequence[ShardEntry]:
+        """Return the entries of shards; those that are not listed are added to the totals."""
+        table = self.default.shards if self.default else None
+        if isinstance(table, ShardTable) and table.has_names(names):
+            self._use(MANIFEST_NAME, self.default)
+            return table
+        return tuple(map(self._entry, names))
+
+    def _use(self, name: str, manifest: Manifest | None) -> None:
+        path = join(self.store.folder, name)
+        if manifest is not None and path not in self.manifests:
+            self.manifests[path] = manifest
+            self.added += self.find_additions(manifest).tables
+
+    def _entry(self, name: str) -> ShardEntry:
+        if entry := self._listed.get(name):
+            self._use(MANIFEST_NAME, self.default)
+            return entry
+        if name in self._others:
+            manifest_name, manifest, entry = self._others[name]
+            self._use(manifest_name, manifest)
+            return entry
+        return entry_from_index(self.store, name, self.totals)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

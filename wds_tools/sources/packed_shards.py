@@ -6,26 +6,29 @@ With an index, a shard need not be read to be listed. Added fields have the keys
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ManifestError, ShardError, StoreError
+from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
 from wds_tools.format import tar
+from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
 from wds_tools.format.index_edit import header_bytes
-from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry, from_json, manifests_among
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import as_read_error, as_source_error
+from wds_tools.sources.base import SourceStoreError, as_read_error, as_source_error
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import TarFiles, is_tar, locate, shown_path
-from wds_tools.storage import Store, join, open_store
+from wds_tools.storage import Store, join, open_store, split_folder
 from wds_tools.storage.requests.listing import RemoteFile
+from wds_tools.wording import counted
 
 _KINDS_WITH_KEYS = ("webdataset", "dotted")  # of a pack, which adds the old key to the field ``json``
 Span = tuple[int, int]
@@ -181,3 +184,80 @@ class AddedFields:
                         _, name = split_name(member.name) or ("", "")
                         contents[name] = bytes(data[member.offset : member.offset + member.size])
         return contents
+
+
+def folder_of(path: Path | RemoteFile) -> str:
+    """Return the folder of a shard."""
+    return split_folder(_place(path))[0]
+
+
+def _place(path: Path | RemoteFile) -> str:
+    return path.url if isinstance(path, RemoteFile) else str(path)
+
+
+def read_manifest(folder: str, remote: RemoteOptions | None) -> Manifest | None:
+    """Return the manifest of a folder; None without one.
+
+    Raises:
+        SourceError: It is damaged, or the storage fails.
+    """
+    store = open_store(folder, remote=remote or RemoteOptions.of())
+    with as_source_error(shown_path(folder), ManifestError):
+        try:
+            data = store.read(MANIFEST_NAME)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except StoreError as error:
+            kind = SourceError if remote is None else SourceStoreError
+            raise kind(str(error)) from error
+        return from_json(data)
+
+
+def manifest_of_shards(
+    name: str, paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None
+) -> tuple[str, Manifest] | None:
+    """Return the manifest that lists shards, whatever its name, and its folder; None if they are in no manifest.
+
+    Of shards of several manifests that state the same, it is the first one, with all shards of its folder.
+
+    Raises:
+        SourceError: They are in several manifests that state different classes or labels, or some are in none.
+    """
+    lists = {folder: _manifests_of(folder, paths, remote) for folder in sorted(set(map(folder_of, paths)))}
+    manifests = {join(folder, file): manifest for folder, named in lists.items() for file, manifest in named.items()}
+    if not manifests:
+        return None
+    first, manifest = next(iter(manifests.items()))
+    stated = {(other.classes, other.label, bool(other.additions)) for other in manifests.values()}
+    check_same([DatasetClasses(path, other.classes, other.field_classes) for path, other in manifests.items()])
+    is_same = stated == {(manifest.classes, manifest.label if len(manifests) == 1 else None, bool(manifest.additions))}
+    if not all(lists.values()) or not is_same or (len(manifests) > 1 and manifest.additions):
+        raise SourceError(
+            f"{name} has shards of {counted(len(lists), 'folder')}, whose manifests state different classes or labels, "
+            "or which have none: pack the shards of one manifest at a time, or join them first, with `wds-tools merge`"
+        )
+    listed = {shard.name for other in manifests.values() for shard in other.shards}
+    missing = [path.name for path in paths if path.name not in listed]
+    if missing and (manifest.label is not None or manifest.additions or manifest.classes):
+        raise SourceError(
+            f"{name} has the shard {missing[0]}, which {first} does not list: index all shards of the folder with "
+            "`wds-tools index`, or move it to another folder"
+        )
+    folder = next(folder for folder, named in lists.items() if named)
+    shards = tuple(shard for other in lists[folder].values() for shard in other.shards)
+    return folder, manifest if len(lists[folder]) == 1 else replace(manifest, shards=shards)
+
+
+def _manifests_of(folder: str, paths: Iterable[Path | RemoteFile], remote: RemoteOptions | None) -> dict[str, Manifest]:
+    """Return the manifests of a folder that list any of some shards, by their names."""
+    shards = {split_folder(_place(path))[1] for path in paths if folder_of(path) == folder}
+    default = read_manifest(folder, remote)
+    in_default = shards & {shard.name for shard in default.shards} if default else set()
+    named = {MANIFEST_NAME: default} if default and in_default else {}
+    if not shards <= in_default:
+        store = open_store(folder, remote=remote or RemoteOptions.of())
+        with suppress(OSError, StoreError), as_source_error(shown_path(folder), ManifestError):
+            others = manifests_among({*store.list()} - {MANIFEST_NAME}, store.read)
+            missing = shards - in_default
+            named |= {file: other for file, other in others if missing & {shard.name for shard in other.shards}}
+    return named

@@ -17,11 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
+from wds_tools.errors import ManifestError, ShardError, SourceError
 from wds_tools.format import image_header, tar
-from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
-from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.image_signature import COLUMNS as SIGNATURE_COLUMNS
 from wds_tools.format.image_signature import Signature, Signatures, has_signatures
 from wds_tools.format.index import ABSENT, NO_LABEL, from_bytes
@@ -38,7 +36,6 @@ from wds_tools.sources.base import (
     Source,
     SourceChangedError,
     SourceOptions,
-    SourceStoreError,
     as_read_error,
     as_source_error,
 )
@@ -46,10 +43,16 @@ from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, us
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, shown_path, stamp_of, states_of
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
-from wds_tools.sources.packed_shards import AddedFields, IndexedSample, Indexes
-from wds_tools.storage import Store, is_url, join, open_store, split_folder
+from wds_tools.sources.packed_shards import (
+    AddedFields,
+    IndexedSample,
+    Indexes,
+    folder_of,
+    manifest_of_shards,
+    read_manifest,
+)
+from wds_tools.storage import Store, is_url, open_store
 from wds_tools.storage.patterns import has_pattern
-from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.wording import counted
 
 _PARSED = 20  # samples whose JSON is looked at for a label
@@ -115,7 +118,8 @@ class WebDatasetSource(Source):
         self._indexes = Indexes.of(self._open(self.path), manifest) if manifest is not None and is_usual else None
         self.is_packed = self._indexes is not None
         self._facts: list[dict[str, Any] | None] = []  # of the first samples, if they are listed from an index
-        manifest = manifest or self._manifest_of_shards()
+        if manifest is None and (found := manifest_of_shards(self.name, self.paths, self.remote)) is not None:
+            self.folder, manifest = found
         self.indexed = manifest is not None
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
@@ -351,55 +355,14 @@ class WebDatasetSource(Source):
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""
-        return None if has_pattern(self.path) or is_tar(self.path) else self._read_manifest(self.path)
-
-    def _manifest_of_shards(self) -> Manifest | None:
-        """Return the manifest of the folder of the shards that a path or pattern names; None without one."""
-        folders = self._folders()
-        manifests_of = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
-        if not manifests_of:
-            return None
-        self.folder, manifest = next(iter(manifests_of.items()))
-        stated = {(manifest.classes, manifest.label, bool(manifest.additions)) for manifest in manifests_of.values()}
-        check_same(
-            [DatasetClasses(name, manifest.classes, manifest.field_classes) for name, manifest in manifests_of.items()]
-        )
-        if (
-            len(manifests_of) < len(folders)
-            or len(stated) > 1
-            or (len(folders) > 1 and stated != {(manifest.classes, None, False)})
-        ):
-            raise SourceError(
-                f"{self.name} has shards of {len(folders)} folders, whose manifests state different classes or labels, "
-                "or which have none: pack the folders one by one, or join them first, with `wds-tools merge`"
-            )
-        listed = {shard.name for manifest in manifests_of.values() for shard in manifest.shards}
-        missing = [path.name for path in self.paths if path.name not in listed]
-        if missing and (manifest.label is not None or manifest.additions):
-            raise SourceError(
-                f"{self.name} has the shard {missing[0]}, which {join(self.folder, MANIFEST_NAME)} does not list: "
-                "index all shards of the folder with `wds-tools index`, or move it to another folder"
-            )
-        return manifest
+        return None if has_pattern(self.path) or is_tar(self.path) else read_manifest(self.path, self.remote)
 
     def _folders(self) -> set[str]:
         """Return the folders of the shards."""
-        return {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
+        return {folder_of(path) for path in self.paths}
 
     def _open(self, folder: str) -> Store:
         return open_store(folder, remote=self.remote or RemoteOptions.of())
-
-    def _read_manifest(self, folder: str) -> Manifest | None:
-        store = self._open(folder)
-        with as_source_error(shown_path(folder), ManifestError):
-            try:
-                data = store.read(MANIFEST_NAME)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except StoreError as error:
-                kind = SourceError if self.remote is None else SourceStoreError
-                raise kind(str(error)) from error
-            return manifests.from_json(data)
 
 
 _DOTS_REMEDY = (

@@ -513,17 +513,13 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
 
 def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -> list[_Files]:
     """Return the files with the other manifest of the folder, if any, that lists an index."""
-    listed: dict[str, str] = {}
-    shards = {file.index_file.partition(".")[0] for file in files}
-    for other in folder.names():
-        # Other tools write a small JSON file next to each shard, such as 00000_stats.json.
-        if other == name or not other.endswith(".json") or other.removesuffix(".json").removesuffix("_stats") in shards:
-            continue
-        try:
-            manifest = manifests.from_json(folder.read(other) or b"", name=other)
-        except ManifestError:
-            continue
-        listed.update((entry.index, join(folder.name, other)) for entry in manifest.shards)
+    listed = {
+        entry.index: join(folder.name, other)
+        for other, manifest in manifests.manifests_among(
+            {*folder.names()} - {name}, lambda other: folder.read(other) or b""
+        )
+        for entry in manifest.shards
+    }
     return [file._replace(listed_by=listed.get(file.index_file)) for file in files]
 
 

@@ -39,6 +39,7 @@ class Label(FieldSpec):
                 f"{shards.name}: these datasets have different classes ({first_difference(labels)}), so a label would "
                 "mean different things: join them with `wds-tools merge`, pack them with the same --classes, or remove "
                 "'label' from fields="
+                + ("" if all(labels) else "; shards in no manifest have no names, until `wds-tools index` lists them")
             )
         return self
 
