@@ -300,6 +300,24 @@ def test_a_table_whose_rows_are_unclear_is_an_error_that_says_why(name: str, tmp
         wt.pack(tmp_path / "src", tmp_path / "dst", dry_run=True)
 
 
+def test_a_caption_whose_separator_is_missing_is_skipped_and_the_others_of_the_image_are_not(tmp_path: Path) -> None:
+    """As in the copy of Flickr30k on Kaggle."""
+    src = images(tmp_path / "src", "images/0.png", "images/1.png")
+    rows = [(f"{row}.png", number, f"caption {row} {number}") for row in range(2) for number in range(3)]
+    table = pd.DataFrame(rows, columns=["image_name", "comment_number", "comment"])
+    table.to_csv(src / "results.csv", sep="|", index=False)
+    text = (src / "results.csv").read_text()
+    (src / "results.csv").write_text(text.replace("1.png|1|", "1.png|1   "))
+    report = wt.pack(src, tmp_path / "dst", workers=1)
+    entries = {entry["path"]: entry for entry in (json.loads(sample["json"]) for sample in stored(tmp_path / "dst"))}
+    assert entries["images/0.png"]["captions"] == ["caption 0 0", "caption 0 1", "caption 0 2"]
+    assert entries["images/1.png"]["captions"] == ["caption 1 0", "caption 1 2"]
+    assert entries["images/1.png"]["comment_number"] == ["0", "2"]
+    assert [(skip.path, skip.reason[:38]) for skip in report.skipped] == [
+        ("1.png", "the row has 2 values for 3 columns: wr")
+    ]
+
+
 def test_lists_of_captions_are_lists_in_json_and_not_a_text(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("images/{}.png"))
     captions(src, 2)

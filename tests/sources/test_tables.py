@@ -325,9 +325,19 @@ def test_quotes_with_backslashes_are_an_error(tmp_path: Path) -> None:
         scan(path)
 
 
-def test_rows_with_fewer_values_are_counted(tmp_path: Path) -> None:
-    listing = scan(table(tmp_path, "path,label,a,b\n0.png,cat,1,2\n1.png,dog,1\n2.png,cat\n"))
-    assert "2 rows with fewer values than the header has columns" in listing.account.notes
+def test_rows_with_fewer_values_are_skipped_because_the_missing_column_is_not_known(tmp_path: Path) -> None:
+    path = table(tmp_path, "id,path,label,status\n0,0.png,cat,ok\n1,1.png,ok\n2,2.png,dog,\n")
+    listing = scan(path)
+    assert listing.classes == ("cat", "dog")
+    assert [(skip.path, skip.reason) for skip in listing.skipped] == [
+        ("1.png", "the row has 3 values for 4 columns: write the separators of empty values too")
+    ]
+    assert [one.name for one in packed(path, tmp_path / "dst").values()] == ["cat", "dog"]
+
+
+def test_a_short_row_does_not_hide_columns_of_0_and_1(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,cat,dog,fig\n0.png,1,0,0\n1.png,0,1\n2.png,0,0,1\n")
+    assert [one.name for one in packed(path, tmp_path / "dst").values()] == ["cat", "fig"]
 
 
 def test_a_table_without_names_of_columns_is_refused(tmp_path: Path) -> None:

@@ -236,11 +236,14 @@ def test_types_of_parquet_columns_choose_the_field(dataset: Path, tmp_path: Path
         wt.add_fields(dataset, tmp_path / "b.parquet")
 
 
-def test_csv_rows_with_more_values_than_columns_and_two_columns_of_a_name_are_errors(
+def test_csv_rows_with_more_or_fewer_values_than_columns_and_two_columns_of_a_name_are_errors(
     dataset: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text(f'key,caption\n{key(0)},"a dog, at sea"\n{key(1)},a bird, at sea\n')
-    with pytest.raises(SourceError, match=r"a\.csv at byte \d+: 3 values for 2 columns: put values .* in quotes"):
+    with pytest.raises(SourceError, match=r"a\.csv at byte \d+: the row has 3 values for 2 columns: put .* in quotes"):
+        wt.add_fields(dataset, tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text(f"key,width.txt,caption\n{key(0)},40,a dog\n{key(1)},a bird\n")
+    with pytest.raises(SourceError, match=r"a\.csv at byte \d+: the row has 2 values for 3 columns: write the sep"):
         wt.add_fields(dataset, tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text(f"key,caption,caption\n{key(0)},first,second\n")
     with pytest.raises(SourceError, match=r"a\.csv has two columns named 'caption': rename one"):

@@ -39,7 +39,7 @@ from wds_tools.sources.layouts import (
     split_of_table,
 )
 from wds_tools.sources.refused import About
-from wds_tools.sources.text_table import MORE, ONE_HOT_NAME, Row, TextTable
+from wds_tools.sources.text_table import COUNT, ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
 
@@ -214,13 +214,15 @@ def _with_captions(table: Named) -> Named:
     rows = [row for _, row in table.rows.rows()]
     of_image: dict[str, list[int]] = {}
     for index, (row, image) in enumerate(zip(rows, table.images, strict=True)):
+        if COUNT in row:
+            continue
         of_image.setdefault(f"/{row.get(table.image)}" if image is None else image.path, []).append(index)
     several = [[rows[index] for index in indexes] for indexes in of_image.values() if len(indexes) > 1]
     further = [name for name in table.rows.columns if name != table.image]
     varied = [name for name in further if any(_differ(name, image_rows) for image_rows in several)]
     numbered = [name for name in varied if _ROW_NUMBER.search(name.lower()) or name in table.rows.unnamed]
     texts = [name for name in varied if _CAPTION.search(name.lower()) and name not in numbered]
-    has_more = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
+    has_more = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied)
     if not texts or has_more:
         return table
     is_only = len(texts) == 1 and CAPTIONS not in table.rows.columns
@@ -234,6 +236,12 @@ def _with_captions(table: Named) -> Named:
     note = f"{table.file.path!r} has several rows for {images}: {quoted(names.values())} are lists in json"
     columns = [names.get(name, name) for name in table.rows.columns]
     images_of_rows = [table.images[indexes[0]] for indexes in of_image.values()]
+    for row, image in zip(rows, table.images, strict=True):  # they are skipped; the other rows of their image are not
+        if COUNT in row:
+            joined.append(row)
+            path = "" if image is None else image.path
+            images_of_rows.append(None if path in of_image else image)
+            of_image.setdefault(path, [])
     return replace(table, rows=table.rows.with_rows(columns, joined), images=images_of_rows, notes=(note,))
 
 

@@ -45,7 +45,7 @@ from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.text_table import MORE, Row, TextTable, states_classes
+from wds_tools.sources.text_table import COUNT, Row, TextTable, states_classes
 from wds_tools.sources.trees import client_of
 from wds_tools.sources.values import Kind, as_png, begins_like_an_image, converted
 from wds_tools.storage import is_url, split_folder
@@ -100,12 +100,7 @@ class TableRows(RecordSource):
 
     def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields."""
-        if MORE in row:
-            count = len(table.columns)
-            raise SourceError(
-                f"the row has {count + len(row[MORE])} values for {count} columns: put values that contain the "
-                "separator in quotes"
-            )
+        table.check_count(row)
         values, files = {}, {}
         for name, value in row.items():
             field = roles.fields.get(name)
@@ -143,13 +138,11 @@ class TableSource(TableRows):
             names.declare(name, Kind.ENCODED)
         roles = with_images(names.record_roles(image), more)
         entries: list[Input | None] = []
-        short = 0
         for location, row in self.table.rows():
-            names.add({name: value for name, value in row.items() if name != MORE})
-            short += len(row) < len(self.table.columns) - len(self.table.unnamed)
-            entries.append(self._entry(collector, row, location, roles))
-        if short and not self.table.is_json:
-            collector.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
+            entry = self._entry(collector, row, location, roles)
+            if COUNT not in row:
+                names.add(row)
+                entries.append(entry)
         for name in self.table.unnamed:
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])

@@ -31,7 +31,7 @@ from wds_tools.sources.layouts import (
 )
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.table import TableRows, with_images
-from wds_tools.sources.text_table import MORE, Row, states_classes
+from wds_tools.sources.text_table import COUNT, Row, states_classes
 from wds_tools.sources.tree import Layout
 from wds_tools.sources.values import Kind
 from wds_tools.wording import counted
@@ -65,7 +65,8 @@ class _Columns:
         self._source = TableRows(table.file.path, options)
         self.names = self._source.seen(table.rows)
         for _, row in table.rows.rows():
-            self.names.add({name: value for name, value in row.items() if name != MORE})
+            if COUNT not in row:
+                self.names.add(row)
         if label_columns is not None:
             self.names.labels = {name: values for name, values in self.names.labels.items() if name in label_columns}
             self.names.names_of_label = label_columns[1]
@@ -165,7 +166,12 @@ class Table(Layout):
             if image is None:
                 collector.account.given += 1
                 name = str(row.get(split.table.image) or split.table.rows.position(location))
-                collector.skip(name, f"is named in {split.table.file.path!r}, but there is no such image")
+                reason = f"is named in {split.table.file.path!r}, but there is no such image"
+                try:
+                    split.table.rows.check_count(row)
+                except SourceError as error:
+                    reason = str(error)
+                collector.skip(name, reason)
                 continue
             split.table.rows.check_encoding(row, location)
             self._add_row(collector, columns, row, image, parts.get(image.path, {}), label, done)
@@ -202,8 +208,9 @@ class Table(Layout):
                 f"{table.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
                 f"({quoted(missing)}): no image of it has them"
             )
-        values = columns.names.values_of(columns.roles) or [NONE] * len(split.is_member)
-        return columns, [value for value, is_member in zip(values, split.is_member, strict=True) if is_member]
+        values = iter(columns.names.values_of(columns.roles))
+        labels = [NONE if COUNT in row else next(values, NONE) for _, row in table.rows.rows()]
+        return columns, [label for label, is_member in zip(labels, split.is_member, strict=True) if is_member]
 
     def _add_row(
         self,
@@ -311,5 +318,11 @@ def _labelled(
 
 def _one_hot(tables: Sequence[Named]) -> tuple[str, ...]:
     """Return the columns with 0 or 1 for each class, of the tables of all splits."""
-    flags = [Flags.of_rows([name for name in t.rows.columns if name != t.image], t.rows.rows()) for t in tables]
+    flags = [
+        Flags.of_rows(
+            [name for name in table.rows.columns if name != table.image],
+            (pair for pair in table.rows.rows() if COUNT not in pair[1]),
+        )
+        for table in tables
+    ]
     return one_hot(flags, is_stated=all(states_classes(table.rows) for table in tables))

@@ -28,9 +28,10 @@ from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
 from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.values import Excluded, cell
+from wds_tools.wording import counted
 
-MORE = "\n"
-"""Key of the values of a row that are more than the columns; a column of CSV has no such name."""
+COUNT = "\n"
+"""Key of the number of values of a row, if there are more or fewer than columns; a column of CSV has no such name."""
 
 Row = dict[str, Any]
 
@@ -137,6 +138,14 @@ class TextTable:
     def position(self, location: tuple[int, ...]) -> str:
         """Return where a row is, for messages."""
         return f"{self.path.name}, row {location[1]:,}" if self.is_whole else f"{self.path.name} at byte {location[0]}"
+
+    def check_count(self, row: Row) -> None:
+        """Check that a row has a value for each column; values may be empty."""
+        if (count := row.get(COUNT)) is not None:
+            remedy = "put values that contain the separator in quotes"
+            if count < len(self.columns):
+                remedy = "write the separators of empty values too"
+            raise SourceError(f"the row has {counted(count, 'value')} for {len(self.columns)} columns: {remedy}")
 
     def check_encoding(self, row: Mapping[str, Any], location: tuple[int, ...]) -> None:
         """Check that the texts of a row are valid."""
@@ -258,10 +267,10 @@ class TextTable:
         return row
 
     def _row_of(self, values: list[str]) -> Row:
-        row: Row = dict(zip(self.columns, values, strict=False))  # a row may end early, as programs write it
+        row: Row = dict(zip(self.columns, values, strict=False))
         row = {name: value for name, value in row.items() if value or name not in self.unnamed}
-        if any(values[len(self.columns) :]):
-            row[MORE] = values[len(self.columns) :]
+        if any(values[len(self.columns) :]) or not all(name in self.unnamed for name in self.columns[len(values) :]):
+            row[COUNT] = len(values)  # it is not certain which column each value belongs to
         return row
 
 

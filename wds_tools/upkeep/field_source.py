@@ -20,7 +20,7 @@ from wds_tools.sources.arrow import is_parquet
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.files import TarFiles, find_files, is_tar
-from wds_tools.sources.text_table import MORE, TextTable
+from wds_tools.sources.text_table import TextTable
 from wds_tools.sources.webdataset import samples
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.wording import broken_url_remedy
@@ -128,11 +128,10 @@ def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
         path.stat()
     table = TextTable(path)
     for location, row in table.rows():
-        if MORE in row:
-            raise SourceError(
-                f"{table.position(location)}: {len(table.columns) + len(row[MORE])} values for {len(table.columns)} "
-                "columns: put values that contain the separator in quotes"
-            )
+        try:
+            table.check_count(row)
+        except SourceError as error:
+            raise SourceError(f"{table.position(location)}: {error}") from error
         table.check_encoding(row, location)
         yield row if table.is_json else {**dict.fromkeys(table.columns), **row}
 
