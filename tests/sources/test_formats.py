@@ -455,9 +455,9 @@ def test_a_csv_row_with_more_values_than_columns_is_skipped_and_two_columns_of_a
     tmp_path: Path, six: list[Photo]
 ) -> None:
     (tmp_path / "1.jpg").write_bytes(six[0].data)
-    (tmp_path / "a.csv").write_text("path,caption\n1.jpg,a bird, at sea\n1.jpg,a bird,,\n./1.jpg\n")
+    (tmp_path / "a.csv").write_text("path,caption\n1.jpg,a bird, at sea\n1.jpg,a bird,,\n")
     listing = scan(tmp_path / "a.csv")
-    assert len(listing.inputs) == 2
+    assert len(listing.inputs) == 1
     reason = "the row has 3 values for 2 columns: put values that contain the separator in quotes"
     assert [skip.reason for skip in listing.skipped] == [reason]
     (tmp_path / "a.csv").write_text("path,label,label,,\n1.jpg,1,2,,\n")
