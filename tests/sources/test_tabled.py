@@ -540,6 +540,48 @@ def test_a_file_above_that_is_not_read_is_noted_if_its_name_says_that_it_has_lab
     ]
 
 
+LISTS_NEXT = {
+    "identity_CelebA.txt": lambda path: frame("{}.png", "image").to_csv(path, sep=" ", header=False, index=False),
+    "data.txt": lambda path: frame("{}.png", "image").to_csv(path, sep=" ", index=False),
+    "meta/train.lst": lambda path: frame("images/{}.png").to_csv(path, sep=" ", header=False, index=False),
+    "annotations/list.txt": lambda path: frame("p{}").to_csv(path, sep=" ", header=False, index=False),
+}
+"""Lists of pandas, named and written as those of CelebA, mmpretrain and Oxford-IIIT Pet."""
+
+
+@pytest.mark.parametrize("name", LISTS_NEXT)
+def test_a_list_above_or_next_to_the_folder_is_noted_whatever_its_name_is(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/p{}.png" if name.startswith("anno") else "images/{}.png"))
+    (src / name).parent.mkdir(exist_ok=True)
+    LISTS_NEXT[name](src / name)
+    if name.startswith("anno"):
+        images(src, *names_of("annotations/trimaps/p{}.png"))
+    notes = wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.notes
+    assert any(note.startswith(f"'{src}/{name}' has a value for each image, such as") for note in notes)
+
+
+@pytest.mark.parametrize("name", ["ann/{}.png.json", "gt/{}.txt"])
+def test_files_with_the_names_of_images_in_a_folder_next_to_theirs_are_noted(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("img/{}.png"))
+    images(src, *names_of("other/{}.png"))
+    for place in (name, f"other/{name.rpartition('/')[2]}"):  # the latter belong to other images
+        (src / place).parent.mkdir(exist_ok=True)
+        for row in range(COUNT):
+            (src / place.format(row)).write_text('{"objects": []}')
+    [note] = wt.pack(src / "img", tmp_path / "dst", dry_run=True).account.notes
+    first = src / name.format(0)
+    assert note.startswith(f"{str(first)!r} (and 5 other files) has the name of an image, as most files in its folder")
+
+
+def test_images_are_not_packed_without_the_table_in_a_folder_next_to_theirs(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    (src / "meta").mkdir()
+    frame("{}.png").to_csv(src / "meta" / "x.csv", index=False)
+    with pytest.raises(SourceError, match=r"src/meta/x\.csv names 6 images .*: if it has the labels, pack .*/src, "):
+        wt.pack(src / "images", tmp_path / "dst", dry_run=True)
+    assert wt.pack(src, tmp_path / "dst", dry_run=True).account.attached["table"] == 1
+
+
 OTHERS = {
     "epochs of a training": lambda src: pd.DataFrame({"epoch": range(COUNT), "loss": 0.5}).to_csv(src / "results.csv"),
     "ids of others": lambda src: pd.DataFrame({"id": range(50), "name": "a"}).to_csv(src / "users.csv", index=False),

@@ -3,20 +3,18 @@
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its name says so, such as ``labels.xlsx``. It is packed, an error, or named in a note.
 
-A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`. `leave_out_files` and
-`check_next_to` look at the files below all other folders, next to a single file, and above a folder.
+A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`; `wds_tools.sources.around` lists
+those of other sources, and those next to a source.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import posixpath
 import re
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,11 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
-from wds_tools.sources import coco, layouts, masks, yolo
-from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
+from wds_tools.sources import coco
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, names_in, some_of
 from wds_tools.sources.layouts import (
-    EXTENSIONS,
     SPLIT_WORDS,
     TABLES,
     RowNames,
@@ -47,14 +43,12 @@ from wds_tools.sources.refused import (
     LINES,
     NAMED,
     NEXT,
-    NEXT_ARCHIVE,
     NOT_AN_IMAGE,
     OF_SPLIT,
     SAME_NAME,
     TABLE,
     About,
     is_template_name,
-    notes_on,
     why_not_packed,
 )
 from wds_tools.sources.text_table import Row, TextTable
@@ -65,17 +59,9 @@ ENOUGH = 0.5  # share of values that name images
 
 _MAX_FILES = 1000  # that are looked at, those in the upper folders first
 _MAX_BYTES = 1 << 30
-_MAX_ABOVE, _MAX_TABLES_ABOVE = (
-    1000,
-    20,
-)  # entries of the folder above a folder, and tables among them, that are looked at
-_MAX_BYTES_ABOVE = 64 << 20  # of a table there
-_PROBED = 3  # images whose annotations in other folders are looked for
-_MASK_ENDINGS = [f"{end}.png" for end in ("_mask", "_seg", "_segmentation", "_label", "_labels", "_gt")]
-_OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
 _OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|path")  # columns of names or ids of images
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
-_HEAD = 1000
+HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
 _LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", ".npz", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
@@ -83,7 +69,7 @@ _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp",
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
 _OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
 _SAYS_LABELS = re.compile(_OF_LABELS)
-_SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
+SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
 _LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
 _ABOUT_ALL = re.compile(
     r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
@@ -109,141 +95,7 @@ _NOT_READ = (
 )
 
 
-def leave_out_files(source: Source, collector: Collector) -> None:
-    """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
-    account, root = collector.account, source.root()
-    if not collector.files or not root.is_dir():
-        return
-    accounted = {part.name for part in account.parts if part.kind == "file"}
-    read = {file.path.relative_to(root).as_posix() for file in collector.files if file.path.is_relative_to(root)}
-    start = len(f"{root}/")
-    below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
-    paths = sorted({*below} - read)
-    reasons = {path: reason for path in paths if path not in accounted and (reason := source.why_left_out(path))}
-    hidden = {path: layouts.hidden_root(path) for path in reasons}
-    for name in dict.fromkeys(filter(None, hidden.values())):
-        account.leave_out("path", name, layouts.why_hidden(name))
-    left_out = [path for path in reasons if hidden[path] is None]
-    about_files = _about_in(source, collector, root, left_out, are_labelled=source.is_stated)
-    _check(source, {} if source.is_stated else about_files, root, source.joining)
-    archives = {path: About(NEXT_ARCHIVE) for path in left_out if why_not_packed(path) == ARCHIVE}
-    if archives and not source.is_stated and account.unit != "sample":
-        raise SourceError(
-            f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
-            f"path, or pass --from {source.kind} (kind={source.kind!r}) to pack without it"
-        )
-    account.notes += notes_on(about_files | archives)
-    for path in left_out:
-        is_plain = path in about_files and reasons[path] == NEXT_TO_IT
-        account.leave_out("file", path, about_files[path].reason if is_plain else reasons[path])
-
-
-def check_next_to(source: Source, collector: Collector) -> None:
-    """Check that no file next to the source, whose images have no labels, is about its images.
-
-    Only what is certain is an error, because a folder of downloads has unrelated files. Next to a Parquet file, further
-    ones are other parts of the same data. In the folder above a folder, it is what packing the folder above would read.
-    """
-    if collector.files and not source.root().is_dir():
-        root, packed = collector.files[0].path.parent, {file.path for file in collector.files}
-        parts = {path.suffix for path in packed} & {*TABLES}
-        with as_source_error(f"{root} cannot be read"):
-            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
-        names = [path.name for path in there if path.name[0] != "." and path not in packed]
-        next_to = _about_in(source, collector, root, names, are_labelled=False)
-        _check(source, next_to, root, source.joining)
-        collector.account.notes += notes_on(_that_say_labels(next_to))
-    elif not collector.files and not source.in_process and source.root().is_dir():
-        root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
-        _check_above(source, collector, root)
-
-
-def _about_in(
-    source: Source, collector: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
-) -> dict[str, About]:
-    """Return what files in a folder have to do with the images of a source."""
-    names = [name for name in names if not (is_shard_table(name) and _have_json(collector))]
-    with as_source_error(f"a file next to {source.name} cannot be read"):
-        files = [File(name, (root / name).stat().st_size) for name in names if (root / name).is_file()]
-        images = [File(name, 0) for name in source.image_names(collector)] if candidates(files, ()) else []
-        return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
-
-
-def _have_json(collector: Collector) -> bool:
-    """Return whether images have JSON of their own. Then img2dataset's table of a shard has nothing more."""
-    account = collector.account
-    return "field json" in account.attached or any(part.role == "entries of json" for part in account.parts)
-
-
-def _check_above(source: Source, collector: Collector, root: Path) -> None:
-    """Check that no table or COCO file in the folder above a folder is about most of its images, and note other files.
-
-    A folder above may be any folder, such as the home folder. So few files are looked at, numbers are names only in a
-    column of names or ids, and a file that cannot be read is not reported.
-    """
-    files: list[File] = []
-    with suppress(OSError), os.scandir(root) as entries:
-        there = [entry for entry in islice(entries, _MAX_ABOVE) if entry.name[0] != "." and entry.is_file()]
-        files = [File(entry.name, entry.stat().st_size) for entry in sorted(there, key=lambda entry: entry.name)]
-    has_json = _have_json(collector)
-    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE and not (has_json and is_shard_table(file.path))]
-    texts = candidates(files, (), (*TABLES, ".txt"))
-    texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
-    named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    collector.account.notes += _check_folders_next_to(source, root, [*islice(source.image_names(collector), _PROBED)])
-    images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
-    names = RowNames(images)
-    for file in texts:
-        if reason := _names_most(file.path, _content(root / file.path), names, images):
-            above = {file.path: About(reason, is_certain=True)}
-            _check(source, above, root, f"pack {root}, with whose images it is read")
-    about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
-    say_labels = _that_say_labels(about_files)
-    collector.account.notes += notes_on({str(root / path): relation for path, relation in say_labels.items()})
-
-
-def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) -> list[str]:
-    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source.
-
-    Returns:
-        A note if they have masks there, which are no labels.
-    """
-    for image in images:
-        path, inside = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
-        folder, stem = Path(path).parent.parent, Path(path).stem
-        for annotation, word in [
-            (yolo.label_path(path), b""),
-            *((f"{folder}/{name}/{stem}.xml", b"<ann") for name in _OF_VOC),
-        ]:
-            data = b"" if annotation.startswith(f"{inside}/") else _content(Path(annotation))
-            if word in data[:_HEAD] if word else yolo.are_boxes(data):
-                above = posixpath.commonpath([path, annotation])
-                reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
-                _check(source, {annotation: reason}, Path(), f"pack {above}, with whose images it is read")
-    folders: list[str] = []
-    with suppress(OSError), os.scandir(root) as entries:
-        there = [entry.name for entry in islice(entries, _MAX_ABOVE) if entry.is_dir()]
-        folders = sorted(name for name in there if masks.is_mask(f"{name}/1.png"))
-    for image in images:
-        stem = posixpath.splitext(image.partition("/")[2])[0]
-        for mask in (f"{folder}/{stem}{ending}" for folder in folders for ending in (*EXTENSIONS, *_MASK_ENDINGS)):
-            if (root / mask).is_file() and masks.pairs([image, mask]).pairs:
-                return [f"{str(root / mask)!r} is a mask of {image!r}, and is not read: pack {root} to pack masks too"]
-    return []
-
-
-def _that_say_labels(about_files: Mapping[str, About]) -> dict[str, About]:
-    return {path: relation for path, relation in about_files.items() if says_labels(path) and relation.reason != NAMED}
-
-
-def _content(path: Path) -> bytes:
-    """Return the content of a file, or nothing if it cannot be read."""
-    with suppress(OSError):
-        return path.read_bytes()
-    return b""
-
-
-def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
+def names_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return how a file names most of the images, if it is one that is read next to them; otherwise nothing."""
     if path.lower().endswith(".json") and coco.is_coco(data):
         return _in_texts(data, names, images).partition(",")[0]
@@ -256,15 +108,12 @@ def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File])
     return ""
 
 
-def _check(source: Source, about_files: Mapping[str, About], root: Path, joining: str) -> None:
-    """Check that no file is about the images of a source."""
-    for path, relation in about_files.items():
-        if relation.is_certain:
-            what = re.split(":|, so it|, which is not read", relation.reason)[0]
-            raise SourceError(
-                f"{root / path} {what}, and is not read with {source.name}: if it has the labels, {joining}; or "
-                f"pass --from {source.kind} (kind={source.kind!r}) to pack without it"
-            )
+def lists_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return how the lines of a text have values for most images, named by more than numbers; otherwise nothing."""
+    reason = "" if b"\0" in data[:HEAD] else _in_lines(path, data, names, images)
+    pairs = map(_pair_in, data[:HEAD].decode("utf-8", "replace").splitlines()) if reason else ()
+    are_names = any(pair is not None and names.has(pair[0]) and not _is_number(pair[0]) for pair in pairs)
+    return reason if are_names and not reason.startswith((_LISTS, _SOME)) else ""
 
 
 def about(
@@ -318,7 +167,7 @@ def says_labels(path: str) -> bool:
     """
     name = posixpath.basename(path.lower())
     is_table = any(f"{ending}." in name for ending in TABLES)
-    return (_SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
+    return (SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
 
 
 def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
@@ -431,7 +280,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
         return ""
     if lower.endswith(_DOCUMENTS):
         return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
-    if _SAYS_SO.search(lower) or reason == OF_SPLIT:
+    if SAYS_SO.search(lower) or reason == OF_SPLIT:
         return NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, ARCHIVE) else reason
 
@@ -448,7 +297,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     reason = _in_columns(path, data, table, rows, names, images) if table is not None else ""
     if not reason and (is_json or path.endswith(_MARKUP)):
         reason = _in_texts(data, names, images)
-    elif not reason and not is_table and b"\0" not in data[:_HEAD]:
+    elif not reason and not is_table and b"\0" not in data[:HEAD]:
         reason = _in_lines(path, data, names, images)
     value = json_or({}, data) if is_json and not reason else None
     if isinstance(value, dict) and len(value) > 1 and (classes := names_in(value)):
@@ -535,7 +384,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     is_list = len(image_texts) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
     if is_list or not image_texts or (not paths and 2 * len(image_texts) <= min(LOOKED_AT, len(images))):
         return ""
-    format_name = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
+    format_name = " (CVAT for images)" if "<annotations" in head[:HEAD] else ""
     return f"is about images such as {image_texts[0]!r}{format_name}, {_NOT_READ}"
 
 
@@ -555,7 +404,7 @@ def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -
         return f"{_LISTS}, such as {name!r} as {value}: files with these numbers are not read"
     are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(pairs)), images)
     has = "has a value for each image" if are_all else _SOME
-    if not are_all and _SAYS_SO.search(posixpath.basename(path)):
+    if not are_all and SAYS_SO.search(posixpath.basename(path)):
         has = f"has a value for {counted(len(dict(pairs)), 'image')}"
     return f"{has}, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
 

@@ -330,7 +330,7 @@ class Source:
         """
         collector = Collector(self.name, self.unit, self.options)
         self.collect(collector)
-        around = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
+        around = import_module("wds_tools.sources.around")  # it reads tables, which are sources too
         around.leave_out_files(self, collector)
         listing = collector.listing()
         if not collector.are_labelled and not self.is_stated:

@@ -1,0 +1,224 @@
+"""Files around a source that may have labels of its images: in its folder, next to it, and above it.
+
+`about_images` has the rule for what such files are. A folder above a source may be any folder, such as the home folder.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+
+from wds_tools.errors import SourceError
+from wds_tools.sources import layouts, masks, yolo
+from wds_tools.sources.about_images import (
+    HEAD,
+    SAYS_SO,
+    about,
+    candidates,
+    elsewhere,
+    lists_most,
+    names_most,
+    says_labels,
+)
+from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
+from wds_tools.sources.inputs import File
+from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
+from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, About, notes_on, why_not_packed
+
+_MAX_ABOVE = 1000  # entries of the folder above a folder, and of each folder in it, that are looked at
+_MAX_FOLDERS_NEXT = 20
+_MAX_TABLES_ABOVE = 20  # tables and texts among them
+_MAX_BYTES_ABOVE = 64 << 20  # of a table there
+_PROBED = 3  # images whose annotations in other folders are looked for
+_MASK_ENDINGS = [f"{end}.png" for end in ("_mask", "_seg", "_segmentation", "_label", "_labels", "_gt")]
+_OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
+_NOT_WITH_IT = (
+    "as most files in its folder do, and is not read with it: pack the folder above if it has labels or objects"
+)
+
+
+def leave_out_files(source: Source, collector: Collector) -> None:
+    """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
+    account, root = collector.account, source.root()
+    if not collector.files or not root.is_dir():
+        return
+    accounted = {part.name for part in account.parts if part.kind == "file"}
+    read = {file.path.relative_to(root).as_posix() for file in collector.files if file.path.is_relative_to(root)}
+    start = len(f"{root}/")
+    below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
+    paths = sorted({*below} - read)
+    reasons = {path: reason for path in paths if path not in accounted and (reason := source.why_left_out(path))}
+    hidden = {path: layouts.hidden_root(path) for path in reasons}
+    for name in dict.fromkeys(filter(None, hidden.values())):
+        account.leave_out("path", name, layouts.why_hidden(name))
+    left_out = [path for path in reasons if hidden[path] is None]
+    about_files = _about_in(source, collector, root, left_out, are_labelled=source.is_stated)
+    _check(source, {} if source.is_stated else about_files, root, source.joining)
+    archives = {path: About(NEXT_ARCHIVE) for path in left_out if why_not_packed(path) == ARCHIVE}
+    if archives and not source.is_stated and account.unit != "sample":
+        raise SourceError(
+            f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
+            f"path, or pass --from {source.kind} (kind={source.kind!r}) to pack without it"
+        )
+    account.notes += notes_on(about_files | archives)
+    for path in left_out:
+        is_plain = path in about_files and reasons[path] == NEXT_TO_IT
+        account.leave_out("file", path, about_files[path].reason if is_plain else reasons[path])
+
+
+def check_next_to(source: Source, collector: Collector) -> None:
+    """Check that no file next to the source, whose images have no labels, is about its images.
+
+    Only what is certain is an error, because a folder of downloads has unrelated files. Next to a Parquet file, further
+    ones are other parts of the same data. In the folder above a folder, it is what packing the folder above would read.
+    """
+    if collector.files and not source.root().is_dir():
+        root, packed = collector.files[0].path.parent, {file.path for file in collector.files}
+        parts = {path.suffix for path in packed} & {*TABLES}
+        with as_source_error(f"{root} cannot be read"):
+            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
+        names = [path.name for path in there if path.name[0] != "." and path not in packed]
+        next_to = _about_in(source, collector, root, names, are_labelled=False)
+        _check(source, next_to, root, source.joining)
+        collector.account.notes += notes_on(_that_say_labels(next_to))
+    elif not collector.files and not source.in_process and source.root().is_dir():
+        root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
+        _check_above(source, collector, root)
+
+
+def _about_in(
+    source: Source, collector: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
+) -> dict[str, About]:
+    """Return what files in a folder have to do with the images of a source."""
+    names = [name for name in names if not (is_shard_table(name) and _have_json(collector))]
+    with as_source_error(f"a file next to {source.name} cannot be read"):
+        files = [File(name, (root / name).stat().st_size) for name in names if (root / name).is_file()]
+        images = [File(name, 0) for name in source.image_names(collector)] if candidates(files, ()) else []
+        return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
+
+
+def _have_json(collector: Collector) -> bool:
+    """Return whether images have JSON of their own. Then img2dataset's table of a shard has nothing more."""
+    account = collector.account
+    return "field json" in account.attached or any(part.role == "entries of json" for part in account.parts)
+
+
+def _check_above(source: Source, collector: Collector, root: Path) -> None:
+    """Check that no file in the folder above a folder, or in a folder next to it, is about most of its images.
+
+    Other files with names of labels are noted. A folder above may be any folder, such as the home folder. So few files
+    are looked at, numbers are names only in a column of names or ids, and a file that cannot be read is not reported.
+    """
+    files, folders = _entries(root)
+    own = next(iter(source.image_names(collector)), "").partition("/")[0]
+    next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != own and not _has_images(root, name)]
+    there = [file for name in next_to for file in _entries(root, name)[0]]
+    of_images = elsewhere((file.path for file in there), source.image_names(collector))
+    counts = Counter(path.partition("/")[0] for path in of_images)
+    totals = Counter(file.path.partition("/")[0] for file in there)
+    described = {  # what `pack` of the folder above may not read either; of a home folder, few files have such names
+        path: About(f"has the name of an image, {_NOT_WITH_IT}")
+        for path in of_images
+        if 2 * counts[folder := path.partition("/")[0]] > totals[folder]
+    }
+    files += [file for file in there if file.path not in described]
+    has_json = _have_json(collector)
+    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE and not (has_json and is_shard_table(file.path))]
+    texts = candidates(files, (), (*TABLES, *LINES))
+    texts = sorted(texts, key=lambda file: not SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
+    named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
+    collector.account.notes += _check_folders_next_to(source, root, [*islice(source.image_names(collector), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
+    names = RowNames(images)
+    for file in texts:
+        data = _content(root / file.path)
+        if file.path.lower().endswith((*TABLES, ".txt")) and (reason := names_most(file.path, data, names, images)):
+            above = {file.path: About(reason, is_certain=True)}
+            _check(source, above, root, f"pack {root}, with whose images it is read")
+        if not file.path.lower().endswith(TABLES) and (reason := lists_most(file.path, data, names, images)):
+            described[file.path] = About(reason)
+    about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
+    described = _that_say_labels(about_files) | described
+    collector.account.notes += notes_on({str(root / path): relation for path, relation in described.items()})
+
+
+def _entries(root: Path, folder: str = "") -> tuple[list[File], list[str]]:
+    """Return the first files of a folder with their lengths, and its folders, by name; nothing if it cannot be read.
+
+    Names are paths below ``root``.
+    """
+    files, folders = list[File](), list[str]()
+    with suppress(OSError), os.scandir(root / folder) as entries:
+        for entry in sorted(islice(entries, _MAX_ABOVE), key=lambda entry: entry.name):
+            path = f"{folder}/{entry.name}".removeprefix("/")
+            if entry.name[0] != "." and entry.is_dir():
+                folders.append(path)
+            elif entry.name[0] != "." and entry.is_file():
+                files.append(File(path, entry.stat().st_size))
+    return files, folders
+
+
+def _has_images(root: Path, folder: str) -> bool:
+    """Return whether a folder or one below it has images that are no masks, with which its files may belong."""
+    files, folders = _entries(root, folder)
+    below = (file for name in folders[:_MAX_FOLDERS_NEXT] for file in _entries(root, name)[0])
+    paths = (file.path for file in chain(files, below) if layouts.is_image_name(file.path))
+    return not all(map(masks.is_mask, paths))
+
+
+def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) -> list[str]:
+    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source.
+
+    Returns:
+        A note if they have masks there, which are no labels.
+    """
+    for image in images:
+        path, inside = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
+        folder, stem = Path(path).parent.parent, Path(path).stem
+        for annotation, word in [
+            (yolo.label_path(path), b""),
+            *((f"{folder}/{name}/{stem}.xml", b"<ann") for name in _OF_VOC),
+        ]:
+            data = b"" if annotation.startswith(f"{inside}/") else _content(Path(annotation))
+            if word in data[:HEAD] if word else yolo.are_boxes(data):
+                above = posixpath.commonpath([path, annotation])
+                reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
+                _check(source, {annotation: reason}, Path(), f"pack {above}, with whose images it is read")
+    folders: list[str] = []
+    with suppress(OSError), os.scandir(root) as entries:
+        there = [entry.name for entry in islice(entries, _MAX_ABOVE) if entry.is_dir()]
+        folders = sorted(name for name in there if masks.is_mask(f"{name}/1.png"))
+    for image in images:
+        stem = posixpath.splitext(image.partition("/")[2])[0]
+        for mask in (f"{folder}/{stem}{ending}" for folder in folders for ending in (*EXTENSIONS, *_MASK_ENDINGS)):
+            if (root / mask).is_file() and masks.pairs([image, mask]).pairs:
+                return [f"{str(root / mask)!r} is a mask of {image!r}, and is not read: pack {root} to pack masks too"]
+    return []
+
+
+def _that_say_labels(about_files: Mapping[str, About]) -> dict[str, About]:
+    return {path: relation for path, relation in about_files.items() if says_labels(path) and relation.reason != NAMED}
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file, or nothing if it cannot be read."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _check(source: Source, about_files: Mapping[str, About], root: Path, joining: str) -> None:
+    """Check that no file is about the images of a source."""
+    for path, relation in about_files.items():
+        if relation.is_certain:
+            what = re.split(":|, so it|, which is not read", relation.reason)[0]
+            raise SourceError(
+                f"{root / path} {what}, and is not read with {source.name}: if it has the labels, {joining}; or "
+                f"pass --from {source.kind} (kind={source.kind!r}) to pack without it"
+            )
