@@ -118,7 +118,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     files, folders = _entries(root)
     own = next(iter(source.image_names(collector)), "").partition("/")[0]
     next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != own and not _has_images(root, name)]
-    there = [file for name in next_to for file in _entries(root, name)[0]]
+    every = (file for name in next_to for file in _entries(root, name)[0])
+    there = [file for file in every if not layouts.is_image_name(file.path)]  # without masks
     of_images = elsewhere((file.path for file in there), source.image_names(collector))
     counts = Counter(path.partition("/")[0] for path in of_images)
     totals = Counter(file.path.partition("/")[0] for file in there)
