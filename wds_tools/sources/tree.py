@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
-from wds_tools.errors import MissingSourceError, SourceError
+from wds_tools.errors import MissingSourceError, OptionError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
@@ -23,7 +23,7 @@ from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree, open_tree
 from wds_tools.sources.refused import notes_on, why_no_images
-from wds_tools.sources.trees import RemoteTree, TarTree
+from wds_tools.sources.trees import Archives, RemoteTree, TarTree
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.wording import counted
 
@@ -386,11 +386,14 @@ class TreeSource(Source):
         self.kind = tree if layout in (None, ClassFolders.kind) else layout
         is_unlabelled = options is not None and options.columns == {LABEL: ""}
         if layout not in (None, _TABLE):
-            self.roles, self.reads_text = (LABEL,) if is_unlabelled and layout == ClassFolders.kind else (), False
+            self.roles = (LABEL,) if is_unlabelled and layout == ClassFolders.kind else ()
+            self.reads_text = tree != "folder"  # the names of an archive
         super().__init__(shown_path(str(src)), options)
-        if (self.columns and not is_unlabelled) or self.options.encoding:
-            layout = _TABLE  # only tables have columns and an encoding
         self.tree = open_tree(src, tree, self.options.remote)
+        if isinstance(self.tree, Archives):
+            self.tree.encoding = self.options.encoding
+        if (self.columns and not is_unlabelled) or (self.options.encoding and not isinstance(self.tree, Archives)):
+            layout = _TABLE  # only tables have columns and an encoding
         self.name = self.tree.name
         self.split: str | None = None
         self.layout: Layout | None = imported(LAYOUTS[layout])(given=True, options=self.options) if layout else None
@@ -508,6 +511,14 @@ class TreeSource(Source):
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:
+        is_of_names = isinstance(self.tree, Archives) and self.tree.uses_encoding
+        if self.options.encoding and not is_of_names:
+            self.layout = self.layout or imported(LAYOUTS[_TABLE])(given=True, options=self.options)
+            if self.layout.kind != _TABLE:
+                raise OptionError(
+                    f"--encoding (encoding=) is for tables and names, but {self.name} is read as {self.kind}, and its "
+                    "names are UTF-8: omit it"
+                )
         if self.layout is None:
             tried = (imported(name).recognised(files) for name in LAYOUTS.values())
             self.layout = next(layout for layout in tried if layout is not None)

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, islice
 from operator import attrgetter
@@ -65,8 +66,8 @@ _LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _PART_FILES = 1 << 16  # of a listing at a URL
-_UTF8 = 0x800
-_UNIX, _MACOS = 3, 19  # ``create_system`` of a zip member
+_UTF8 = 0x800  # flag of a zip member: its name is UTF-8; Python decodes other names as cp437
+_ENCODINGS = ("cp437", "cp1252", "gbk", "cp932")  # of names, that a message shows
 
 
 _clients = LRUCache[str, Client](max_items=16)
@@ -250,6 +251,27 @@ class Archives(Tree):
     """Archives with the files of a tree."""
 
     paths: tuple[Any, ...]  # Path or RemoteFile
+    encoding: str | None = None  # of names that are not UTF-8
+    uses_encoding = False  # after listing: whether there are such names
+
+    def _text_of(self, names: Sequence[bytes], archive: Any) -> list[str]:
+        """Return names of an archive as text: UTF-8 if all of them are, otherwise in the stated encoding.
+
+        Raises:
+            SourceError: They are not UTF-8, and no encoding is stated.
+        """
+        with suppress(UnicodeDecodeError):
+            return [name.decode() for name in names]
+        if self.encoding is None:
+            name = next(name for name in names if not _is_utf8(name))
+            readings = [f"{encoding}: {_shown(name, encoding)}" for encoding in _ENCODINGS]
+            raise SourceError(
+                f"{archive} has names that are not UTF-8: state their encoding with --encoding (encoding=), such as "
+                f"{'; '.join(readings)}"
+            )
+        self.uses_encoding = True
+        with as_source_error(f"{archive} has names that are not {self.encoding}", UnicodeDecodeError, LookupError):
+            return [name.decode(self.encoding) for name in names]
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
         """Return the checksum of the archives, without looking into them."""
@@ -319,6 +341,8 @@ class TarTree(Archives):
                 files[name] = file
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error
+        texts = self._text_of([path_bytes(name) for name in files], path)
+        files = {text: file._replace(path=text) for text, file in zip(texts, files.values(), strict=True)}
         return self._with_slashes(path.name, files)
 
     @cached_property
@@ -359,9 +383,12 @@ class ZipTree(Archives):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
+            unmarked = [info for info in members if not info.filename.isascii() and not info.flag_bits & _UTF8]
+            texts = self._text_of([info.filename.encode("cp437") for info in unmarked], path)
+            text_of = dict(zip(map(id, unmarked), texts, strict=True))
             files: dict[str, File] = {}  # of members with the same name, the last one counts
             for info in members:
-                name = _zip_name(info)
+                name = _inside(text_of.get(id(info), info.filename))
                 if not name.endswith("/"):
                     location = (index, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
@@ -385,13 +412,17 @@ def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 
-def _zip_name(info: zipfile.ZipInfo) -> str:
-    """Return the path of a member with slashes, decoded as the program that wrote it meant it."""
-    name = info.filename
-    if info.create_system in (_UNIX, _MACOS) and not info.flag_bits & _UTF8:
-        # These systems store the bytes of the name, mostly UTF-8, which Python reads as cp437.
-        name = name.encode("cp437").decode("utf-8", "surrogateescape")
-    return _inside(name)
+def _is_utf8(name: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        return bool(name.decode()) or not name
+    return False
+
+
+def _shown(name: bytes, encoding: str) -> str:
+    """Return a name as it is in an encoding, or what prevents it."""
+    with suppress(UnicodeDecodeError):
+        return repr(name.decode(encoding))
+    return "invalid"
 
 
 def _inside(name: str) -> str:
