@@ -109,8 +109,9 @@ def test_append_and_reshard_print_the_account_of_what_they_read(
 ) -> None:
     if tool == "append":
         dst = Path(shutil.copytree(few, tmp_path / "dst"))
-        done = preloaded.command("append", untidy, dst, "--images", "crop-ready")
-        assert done.stderr.splitlines()[0] == f"{untidy}: 6 images, 2 classes (cat, fig)"
+        more = renamed(untidy, tmp_path / "more")
+        done = preloaded.command("append", more, dst, "--images", "crop-ready")
+        assert done.stderr.splitlines()[0] == f"{more}: 6 images, 2 classes (cat, fig)"
         assert "skipped: 3 files" in done.stderr
     else:
         done = preloaded.command("reshard", few, tmp_path / "dst")
@@ -249,13 +250,22 @@ def test_a_manifest_with_a_damaged_account_is_refused(untidy: Path, tmp_path: Pa
 # --- Datasets of several sources ---
 
 
+def renamed(folder: Path, copy: Path) -> Path:
+    """Copy a folder, with other names of its files."""
+    shutil.copytree(folder, copy)
+    for path in [path for path in copy.rglob("*") if path.is_file()]:
+        path.rename(path.with_name(f"more-{path.name}"))
+    return copy
+
+
 def test_append_adds_the_accounts(untidy: Path, table: Path, tmp_path: Path) -> None:
     wt.pack(untidy, tmp_path / "dst", **OPTIONS)
-    report = wt.append(untidy, tmp_path / "dst", seed=1, **OPTIONS)
+    more = renamed(untidy, tmp_path / "more")
+    report = wt.append(more, tmp_path / "dst", **OPTIONS)
     assert (report.account.given, report.account.packed) == (9, 6)  # of what was appended
     account = manifest_of(tmp_path / "dst").account
     assert (account.unit, account.given, account.packed, account.skipped["is empty"]) == ("file", 18, 12, 4)
-    again = wt.append(untidy, tmp_path / "dst", seed=1, **OPTIONS)
+    again = wt.append(more, tmp_path / "dst", **OPTIONS)
     assert again.packed == 0
     assert manifest_of(tmp_path / "dst").account == account
 
@@ -315,7 +325,7 @@ def test_a_dataset_without_an_account_is_still_the_same_dataset(untidy: Path, tm
 def test_what_is_appended_to_a_dataset_without_an_account_is_accounted_for(untidy: Path, tmp_path: Path) -> None:
     wt.pack(untidy, tmp_path / "dst", **OPTIONS)
     without_account(tmp_path / "dst")
-    account = wt.append(untidy, tmp_path / "dst", seed=1, **OPTIONS).manifest.account
+    account = wt.append(renamed(untidy, tmp_path / "more"), tmp_path / "dst", **OPTIONS).manifest.account
     assert (account.given, account.packed, account.skipped.total()) == (6 + 9, 12, 3)
     assert "6 samples" in account.notes[0]
 

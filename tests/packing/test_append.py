@@ -1,5 +1,6 @@
 """Appending to datasets, and resharding them."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -8,10 +9,12 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from folders import contents
 from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
@@ -78,8 +81,11 @@ def test_appending_again_changes_nothing_and_a_third_part_comes_last(halves, pho
     assert contents(tmp_path / "dst") == whole
     (tmp_path / "third").mkdir()
     (tmp_path / "third" / "cat").symlink_to(photos / "cat")
+    new = {path.name for path in (photos / "cat").iterdir()} - {
+        path.name for half in halves for path in (half / "cat").iterdir()
+    }
     third = wt.append(tmp_path / "third", tmp_path / "dst", **KEEP).manifest
-    assert third.samples == again.manifest.samples + 50
+    assert third.samples == again.manifest.samples + len(new)
     assert len(third.source["parts"]) == 3
     keys = [key for key, _, _ in stored(tmp_path / "dst")]
     assert len(set(keys)) == len(keys)
@@ -146,7 +152,9 @@ def test_a_new_class_that_looks_like_a_known_one_is_noted(photos, tmp_path):
     wt.pack(tmp_path / "old", tmp_path / "dst", **KEEP)
     report = wt.append(tmp_path / "new", tmp_path / "dst", **KEEP)
     assert report.manifest.classes == ("Cat", "dog", "cat")
-    assert report.account.notes == ["the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same"]
+    similar, repeated = report.account.notes
+    assert similar == "the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same"
+    assert repeated.startswith("1 record with the path of a sample of the dataset, such as 'dog/000.jpg': left out")
 
 
 def test_labels_without_names_stay_when_shards_are_packed_again(tmp_path):
@@ -317,3 +325,94 @@ def test_files_with_the_names_and_sizes_of_others_and_a_later_time_are_stated(tm
     assert [sample["txt"] for sample in samples_of(dst)] == [b"a cat"]
     wt.pack(tmp_path / "src", dst, fresh=True, **KEEP)
     assert [sample["txt"] for sample in samples_of(dst)] == [b"a dog"]
+
+
+def write_folder(folder, photos):
+    for photo in photos:
+        (folder / CLASSES[photo.label]).mkdir(parents=True, exist_ok=True)
+        (folder / CLASSES[photo.label] / f"{photo.name}.jpg").write_bytes(photo.data)
+    return folder
+
+
+def write_table(folder, photos):
+    for photo in photos:
+        (folder / f"{photo.name}.jpg").write_bytes(photo.data)
+    rows = [{"image": f"{photo.name}.jpg", "label": CLASSES[photo.label], "path": "a column"} for photo in photos]
+    pd.DataFrame(rows).to_csv(folder / "t.csv", index=False)
+    return folder / "t.csv"
+
+
+def write_parquet(folder, photos):
+    columns = {"image": [photo.data for photo in photos], "label": [CLASSES[photo.label] for photo in photos]}
+    pd.DataFrame(columns).to_parquet(folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def write_shards(folder, photos):
+    with webdataset.ShardWriter(f"{folder}/%06d.tar", verbose=0) as writer:
+        for photo in photos:
+            writer.write({"__key__": photo.name, "jpg": photo.data, "cls": CLASSES[photo.label]})
+    return folder
+
+
+def write_packed_shards(folder, photos):
+    """The samples are named by their original paths, and the shards by their numbers."""
+    wt.pack(write_folder(folder / "images", photos), folder / "shards", fresh=True, **KEEP)
+    return folder / "shards"
+
+
+def list_objects(_folder, photos):
+    return [{"image": photo.data, "label": CLASSES[photo.label], "path": photo.name} for photo in photos]
+
+
+SOURCES = [write_folder, write_table, write_parquet, write_shards, write_packed_shards, list_objects]
+
+
+@pytest.mark.parametrize("write", SOURCES)
+def test_only_the_new_records_of_a_source_that_has_grown_are_appended(write, tmp_path):
+    src, dst, photos = tmp_path / "src", tmp_path / "dst", photos_of(6)
+    src.mkdir()
+    wt.pack(write(src, photos[:4]), dst, workers=1)
+    report = wt.append(write(src, photos), dst, workers=1)
+    assert report.packed == report.account.packed == 2
+    assert report.account.notes[-1].startswith("4 records with the path of a sample of the dataset, such as ")
+    once = {(image_of(sample), sample["cls"]) for sample in samples_of(dst)}
+    assert len(once) == len(samples_of(dst)) == 6
+    before = contents(dst)
+    assert wt.append(write(src, photos), dst, workers=1).packed == 0
+    assert contents(dst) == before
+    assert wt.append(write(src, photos), dst, repeated="append", workers=1).packed == 6
+
+
+@pytest.mark.parametrize("write", [write_table, write_parquet, list_objects])
+def test_records_that_have_changed_are_an_error_with_both_choices(write, tmp_path):
+    src, dst, photos = tmp_path / "src", tmp_path / "dst", photos_of(6)
+    src.mkdir()
+    wt.pack(write(src, photos[:4]), dst, workers=1)
+    photos[0] = dataclasses.replace(photos[0], label=1 - photos[0].label)
+    with pytest.raises(OptionError, match=r"4 records .*\((cls|json:class) of .*--repeated skip .* 2 others,"):
+        wt.append(write(src, photos), dst, workers=1)
+    assert wt.append(write(src, photos), dst, repeated="skip", workers=1).packed == 2
+
+
+def test_other_images_with_the_same_names_are_appended(tmp_path):
+    """Cameras number their photographs."""
+    photos = photos_of(6)
+    pairs = zip(photos[:3], photos[3:], strict=True)
+    renamed = [dataclasses.replace(photo, data=other.data) for photo, other in pairs]
+    wt.pack(write_folder(tmp_path / "a", photos[:3]), tmp_path / "dst", resize=32, workers=1)
+    report = wt.append(write_folder(tmp_path / "b", renamed), tmp_path / "dst", resize=32, workers=1)
+    assert report.packed == 3
+    assert report.account.notes[-1].endswith("their images are other ones, so they are appended")
+
+
+def test_more_records_of_an_image_than_before_are_an_error(tmp_path):
+    """A table may have several rows for an image, such as captions."""
+    photo = photos_of(1)[0]
+    (tmp_path / "a.jpg").write_bytes(photo.data)
+    rows = [{"image": "a.jpg", "caption": "a field"}] * 100
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    wt.pack(tmp_path / "t.csv", tmp_path / "dst", kind="table", workers=1)
+    pd.DataFrame([*rows, {"image": "a.jpg", "caption": "a lake"}]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(OptionError, match="--repeated skip"):
+        wt.append(tmp_path / "t.csv", tmp_path / "dst", kind="table", workers=1)

@@ -370,7 +370,7 @@ def test_samples_can_be_appended_after_it_and_made_crop_ready_too(kept, six_phot
     make_crop_ready(kept)
     with pytest.raises(OptionError, match="packed with images='crop-ready'"):
         wt.append(six_photos, kept, images="keep", workers=1)
-    assert wt.append(six_photos, kept, images="crop-ready", workers=1).packed == 6
+    assert wt.append(six_photos, kept, images="crop-ready", repeated="append", workers=1).packed == 6
     names = [entry.name for entry in manifest_of(kept).shards]
     assert names[-1] == f"shard-{len(names) - 1:06d}.tar"
     assert wt.append(six_photos, kept, images="crop-ready", workers=1).packed == 0
@@ -385,7 +385,7 @@ def test_a_state_of_an_epoch_that_was_interrupted_before_an_append_and_the_rewri
         next(batches)
         state = loader.state_dict()
         expected = seen(batches)
-    wt.append(six_photos, kept, images="keep", workers=1)
+    wt.append(six_photos, kept, images="keep", repeated="append", workers=1)
     make_crop_ready(kept)
     with loader_of(kept) as loader:
         loader.load_state_dict(state)

@@ -539,7 +539,7 @@ def test_an_unfinished_pack_is_not_continued_with_a_file_that_has_changed_since(
         names = sorted(str(path.relative_to(tmp_path)) for path in small.rglob("*.jpg"))
         source.write_text("\n".join(["path", *names]))
     if kind == "append":
-        shutil.copytree(small, tmp_path / "earlier", ignore=shutil.ignore_patterns("00.jpg"))
+        shutil.copytree(small, tmp_path / "earlier", ignore=shutil.ignore_patterns("00.jpg", "01.jpg"))
         pack(tmp_path / "earlier", tmp_path / "dst", workers=1)
         source, start = small, partial(append, images="keep")
     with monkeypatch.context() as patch:

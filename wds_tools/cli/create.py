@@ -254,6 +254,11 @@ def _pack_summary(report: PackReport) -> str:
 @source_options
 @_strict
 @click.option("--fresh", is_flag=True, help="Delete what an interrupted append left, and start over.")
+@click.option(
+    "--repeated",
+    type=click.Choice(["skip", "append"]),
+    help="Records with paths of samples: leave them out, or append them; by default, equal ones are left out.",
+)
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="The same value as when the dataset was packed.")
 @click.option("--quality", type=int, help="The same value as when the dataset was packed.")

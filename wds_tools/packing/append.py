@@ -32,7 +32,9 @@ from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.repeated_inputs import without_repeated
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes
+from wds_tools.packing.worker import ShardTask
 from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import classes_of
@@ -50,8 +52,8 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     """Add samples to a dataset, in new shards after the existing ones.
 
     The dataset can be read at any time: the new shards become part of it at the end, when the manifest is replaced.
-    To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing. A saved state of
-    a loader stays valid: the new samples are included from its next epoch on.
+    To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing, except with
+    ``repeated="append"``. A saved state of a loader stays valid: the new samples are included from its next epoch on.
 
     `pack` describes the arguments that are not listed here.
 
@@ -63,6 +65,9 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         seed: Seed of the one-time shuffle of the new samples.
         fresh: Remove what an interrupted `append` left, for example because its source has changed, and start
             again. The dataset stays.
+        repeated: What becomes of records whose paths are those of samples of the dataset. By default some are
+            compared: equal records are left out, and records with other images are appended; if some are equal and
+            others have changed, it is an error. "skip" leaves all of them out, and "append" appends all of them.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
 
@@ -88,19 +93,27 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _list_new_inputs(src, dst, options, onto)
+    shards, plan = open_shards(dst), plan_listing(source, listing, options)
+    is_appended = given.repeated is None and any(is_source(part, plan.source) for part in parts)
+    if not is_appended:
+        compared = ShardTask(0, 0, (), listing.classes, source, dst, options.policy, threads=1)
+        left = without_repeated(listing, source, shards, compared, given.repeated)
+        if left is not listing:
+            listing = left
+            plan = plan_listing(source, listing, options) if listing.inputs else plan
     show_account(account_lines(source, listing), progress=options.progress)
     check_strict([(source, listing)], options)
-    plan = plan_listing(source, listing, options)
-    if any(is_source(part, plan.source) for part in parts):  # an earlier call has appended it
+    if is_appended or not listing.inputs:  # an earlier call has appended everything
         finished = FolderDestination(dst)
-        later = later_files(finished, plan, source)
-        _log.warning(
-            "%s: nothing is appended, because %s has files of these names and sizes from an earlier call%s; if they "
-            "are different files, append them under other names",
-            shown_path(source.name),
-            dst,
-            later and f", although {later}",
-        )
+        if is_appended:
+            later = later_files(finished, plan, source)
+            _log.warning(
+                "%s: nothing is appended, because %s has files of these names and sizes from an earlier call%s; if "
+                "they are different files, append them under other names",
+                shown_path(source.name),
+                dst,
+                later and f", although {later}",
+            )
         unfinished = finished.read_plan()
         if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call
             finished.remove_leftover_work()
@@ -109,7 +122,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     if not options.fresh:
         check_times(FolderDestination(dst), plan, source)
     plan = _continue_numbering(plan, onto, parts)
-    has_deep_images = any(mode.endswith(";16") for mode in open_shards(dst).index(0).mode)  # 16 bits per channel
+    has_deep_images = any(mode.endswith(";16") for mode in shards.index(0).mode)  # 16 bits per channel
     plan = replace(plan, deep=options.policy.keeps_all or has_deep_images)
     with (
         FolderDestination(dst) as destination,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from wds_tools.errors import OptionError
 from wds_tools.format.label import LabelType
@@ -15,10 +15,13 @@ from wds_tools.packing.engines import EngineName, check_engine
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import SourceOptions
 
+Repeated = Literal["skip", "append"]
+"""What `append` does with records whose paths are those of samples."""
+
 
 @dataclass(frozen=True)
-class AppendOptions:
-    """The options of `append`, which `pack` and `pack_splits` have too. `pack` documents them."""
+class CommonOptions:
+    """The options that `append`, `pack` and `pack_splits` share. `pack` documents them."""
 
     src: Any
     dst: str | Path
@@ -41,7 +44,19 @@ class AppendOptions:
 
 
 @dataclass(frozen=True)
-class NewDatasetOptions(AppendOptions):
+class AppendOptions(CommonOptions):
+    """The options of `append`."""
+
+    _: KW_ONLY
+    repeated: Repeated | None = None
+
+    def __post_init__(self) -> None:
+        if self.repeated not in (None, *get_args(Repeated)):
+            raise OptionError(f"repeated={self.repeated!r}; allowed are {', '.join(map(repr, get_args(Repeated)))}")
+
+
+@dataclass(frozen=True)
+class NewDatasetOptions(CommonOptions):
     """The options that `pack` and `pack_splits` share."""
 
     _: KW_ONLY
@@ -86,7 +101,7 @@ class PackOptions(NewDatasetOptions):
     remote: RemoteOptions = field(init=False)
 
     @classmethod
-    def of(cls, given: AppendOptions, **changes: Any) -> PackOptions:
+    def of(cls, given: CommonOptions, **changes: Any) -> PackOptions:
         """Convert options of `append` or `pack_splits` to options of `pack`."""
         names = {field_.name for field_ in fields(cls)}
         same = {field_.name: getattr(given, field_.name) for field_ in fields(given) if field_.name in names}
