@@ -135,6 +135,15 @@ def test_the_error_of_a_damaged_header_names_the_type(kind: str) -> None:
         probe(encoded(kind)[:12])
 
 
+def test_a_tiff_of_many_bands_is_named_as_such() -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(out, "TIFF")
+    channels = struct.pack("<HHII", 277, 3, 1, 3)
+    data = out.getvalue().replace(channels, struct.pack("<HHII", 277, 3, 1, 13))  # as EuroSAT's
+    with pytest.raises(DecodeError, match="is a TIFF with 13 channels of 8 bits, which Pillow does not read: convert"):
+        probe(data)
+
+
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
     for number, kind in enumerate([*KINDS, "tiff"]):

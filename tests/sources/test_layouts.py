@@ -297,6 +297,17 @@ def test_images_that_only_pillow_reads_become_png_and_classes_are_those_of_image
             np.testing.assert_array_equal(np.asarray(found), np.asarray(image))
 
 
+def test_a_ppm_of_16_bits_is_skipped_as_a_tiff_is(tmp_path: Path, photos: list[Photo]) -> None:
+    deep = b"P6 2 1 65535\n" + bytes(range(12))
+    shallow = b"P6 2 1 255\n" + bytes(range(6))
+    src = write_folder(tmp_path, {"cat/1.ppm": deep, "cat/2.jpg": photos[0].data, "cat/3.ppm": shallow})
+    samples, report = pack(src, tmp_path / "dst")
+    assert list(samples) == ["cat/2.jpg", "cat/3.ppm"]
+    assert [(skip.path, skip.reason.partition(",")[0]) for skip in report.skipped] == [
+        ("cat/1.ppm", "is a PPM with 16 bits per colour")
+    ]
+
+
 def test_a_bitmap_that_is_damaged_is_skipped(tmp_path: Path, photos: list[Photo]) -> None:
     Image.fromarray(photos[0].pixels).save(tmp_path / "a.bmp")
     data = (tmp_path / "a.bmp").read_bytes()

@@ -424,11 +424,25 @@ def test_two_files_for_one_field_of_an_image_are_both_named(tmp_path: Path, one:
     assert all(repr(name) in str(error.value) for name in (one, other, "3.jpg"))
 
 
-def test_a_file_about_a_copy_of_an_image_is_no_field_of_the_image(tmp_path: Path) -> None:
+def test_a_file_about_a_copy_of_an_image_is_a_field_of_the_copy(tmp_path: Path) -> None:
     write_files(tmp_path, "3.jpg", "3.jpg.json", "3(1).jpg", "3.jpg(1).json", "3.meta-data.json")  # Google Takeout
     listing = open_source(tmp_path).scan()
-    assert [[field for field, _ in entry.parts] for entry in listing.inputs] == [[], ["json", "meta-data.json"]]
-    assert [skip.path for skip in listing.skipped] == ["3.jpg(1).json"]
+    assert [[field for field, _ in entry.parts] for entry in listing.inputs] == [["json"], ["json", "meta-data.json"]]
+    assert not listing.skipped
+
+
+def test_metadata_of_google_takeout_belong_to_the_photo_that_they_are_about(tmp_path: Path) -> None:
+    write_files(tmp_path, "a.jpg", "a(1).jpg", "b.jpg")
+    for name in ("a.jpg.supplemental-metadata", "a.jpg.supplemental-metadata(1)", "b.jpg.suppl", "b.jpg.raw"):
+        write_files(tmp_path, f"{name}.json", data=name.encode())
+    source = open_source(tmp_path)
+    fields = {entry.path: source.read(entry).fields for entry in source.scan().inputs}
+    key = "supplemental-metadata.json"  # cut off in long names
+    assert fields == {
+        "a.jpg": {key: b"a.jpg.supplemental-metadata"},
+        "a(1).jpg": {key: b"a.jpg.supplemental-metadata(1)"},
+        "b.jpg": {key: b"b.jpg.suppl", "raw.json": b"b.jpg.raw"},
+    }
 
 
 def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ Only headers are read here; `images.decode` decodes images.
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from wds_tools.errors import DecodeError
 from wds_tools.format import jpeg
@@ -48,7 +50,7 @@ _SIGNATURES: tuple[tuple[str, dict[int, bytes]], ...] = (
     ("gif", {0: b"GIF89a"}),
     *((("avif", {4: b"ftypavif"}), ("avif", {4: b"ftypavis"})) if "AVIF" in PILLOW_FORMATS else ()),
 )
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_ORIENTATION = 256, 257, 258, 274
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_ORIENTATION, _TIFF_CHANNELS = 256, 257, 258, 274, 277
 _TIFF_PARTS = ((273, 279), (324, 325))  # tags of offsets and lengths of strips, and of tiles
 _SIXTEEN_BIT_MODES = {0: "I;16", 2: "RGB;16", 4: "LA;16", 6: "RGBA;16"}  # by PNG colour type
 
@@ -126,6 +128,8 @@ def reason_of(error: Exception, data: bytes | bytearray | memoryview) -> str:
     """Return why Pillow cannot read an image. Its message for a damaged header contains an object's address."""
     if isinstance(error, UnidentifiedImageError):
         kind = sniff(data)
+        if kind == "tif" and (form := _tiff_form(data)):
+            return f"is a TIFF with {form}, which Pillow does not read: convert it to PNG, or to npy"
         start = f"starts as {kind.upper()}, but its" if kind else "its"
         return f"{start} header is damaged or truncated"
     return str(error) or "not enough memory"
@@ -193,6 +197,17 @@ def _probe_tiff(data: bytes | memoryview) -> ImageInfo:
     if mode[0] in "IF" and mode != "I;16":
         raise ValueError(f"TIFF of mode {mode} does not have 8 bits per channel: convert it to PNG, or to npy")
     return ImageInfo("tif", width, height, mode, 1)
+
+
+def _tiff_form(data: bytes | bytearray | memoryview) -> str:
+    """Return the number of channels and bits of a TIFF, from a header that is complete; otherwise nothing."""
+    with suppress(OSError, ValueError, SyntaxError, KeyError, TypeError, struct.error):
+        tags = TiffImagePlugin.ImageFileDirectory_v2(bytes(data[:8]))
+        file = io.BytesIO(data)
+        file.seek(tags.next)
+        tags.load(file)
+        return f"{int(tags[_TIFF_CHANNELS])} channels of {max(tags[_TIFF_BITS])} bits"
+    return ""
 
 
 def _tiff_depth(data: bytes | memoryview) -> str | None:

@@ -35,6 +35,10 @@ _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
+_TAKEOUT = re.compile(  # 1.jpg.supplemental-metadata(2).json is about 1(2).jpg; long names are cut off
+    rf"(.+)({'|'.join(map(re.escape, EXTENSIONS))})(\.s[a-z-]*|)(\(\d+\))?\.json", re.IGNORECASE
+)
+_ABOUT_PHOTO = ".supplemental-metadata"
 _COPY = re.compile(r"[a-z]+ ?\(\d+\)\.")
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -366,16 +370,17 @@ def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, 
 
 def _divisions(path: str) -> list[tuple[str, str]]:
     """Return how a path can be divided into the path of an image and a field, the shortest field first."""
+    parts = _TAKEOUT.fullmatch(path) if path.lower().endswith(".json") else None
+    if parts is not None and _ABOUT_PHOTO.startswith(parts[3].lower()):
+        image, ending, word, copy = parts.groups()
+        path = f"{image}{copy or ''}{ending}{word and _ABOUT_PHOTO}.json"
     folder, words = folder_of(path), path[path.rfind("/") + 1 :].split(".")
     counts = range(len(words) - 1, 0, -1)
     return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
 
 
 def _is_field(field: str) -> bool:
-    """Return whether the end of a file name is a field, and not a part of the name of another image.
-
-    Google Takeout calls the file about ``1(2).jpg`` ``1.jpg(2).json``, which does not belong to ``1.jpg``.
-    """
+    """Return whether the end of a file name is a field, and not a part of the name of another image."""
     word, _, extension = field.rpartition(".")
     if _COPY.match(field):
         return False

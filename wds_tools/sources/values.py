@@ -90,6 +90,9 @@ def converted(data: bytes, *, largest: int = 0) -> bytes | NDArray[np.uint8]:
         return data
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
         image_header.check_size(image.width, image.height)
+        header = _NETPBM.match(data[:_HEADER_BYTES])
+        if header is not None and image.mode == "RGB" and int(header[1]) > 255:
+            raise SourceError("is a PPM with 16 bits per colour, which Pillow reduces to 8: convert it to PNG or npy")
         if image.mode.startswith("I"):
             return _encoded(Image.fromarray(_scaled(np.asarray(image), 65535, largest).astype(np.uint16)))
         mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
@@ -109,7 +112,7 @@ def as_png(data: bytes) -> bytes:
     """Return a further field that is a BMP, PPM or PGM file as PNG with the same numbers; other data as it is."""
     if _is_converted(data):
         with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
-            if image.mode == "P":  # its numbers are classes
+            if image.mode in ("P", "1"):  # its numbers are classes
                 return _encoded(image)
     header = _NETPBM.match(data[:_HEADER_BYTES])
     pixels = converted(data, largest=int(header[1]) if header else 0)
