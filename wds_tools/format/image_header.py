@@ -200,13 +200,15 @@ def _probe_tiff(data: bytes | memoryview) -> ImageInfo:
 
 
 def _tiff_form(data: bytes | bytearray | memoryview) -> str:
-    """Return the number of channels and bits of a TIFF, from a header that is complete; otherwise nothing."""
-    with suppress(OSError, ValueError, SyntaxError, KeyError, TypeError, struct.error):
+    """Return the number of channels and bits of a TIFF, if they are more than images have here; otherwise nothing."""
+    with suppress(OSError, ValueError, SyntaxError, KeyError, TypeError, struct.error), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damage
         tags = TiffImagePlugin.ImageFileDirectory_v2(bytes(data[:8]))
         file = io.BytesIO(data)
         file.seek(tags.next)
         tags.load(file)
-        return f"{int(tags[_TIFF_CHANNELS])} channels of {max(tags[_TIFF_BITS])} bits"
+        channels, bits = int(tags[_TIFF_CHANNELS]), max(tags[_TIFF_BITS])
+        return f"{channels} channels of {bits} bits" if channels > 4 or bits > 8 else ""
     return ""
 
 

@@ -112,7 +112,7 @@ def as_png(data: bytes) -> bytes:
     """Return a further field that is a BMP, PPM or PGM file as PNG with the same numbers; other data as it is."""
     if _is_converted(data):
         with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
-            if image.mode in ("P", "1"):  # its numbers are classes
+            if image.mode == "P":  # its numbers are classes
                 return _encoded(image)
     header = _NETPBM.match(data[:_HEADER_BYTES])
     pixels = converted(data, largest=int(header[1]) if header else 0)
