@@ -266,7 +266,7 @@ def test_parquet_files_in_folders_without_a_label_name_the_folders(tmp_path: Pat
     for name in ("cat", "dog"):
         (src / name).mkdir(parents=True)
         pq.write_table(pa.table({"image": [photo.data for photo in six]}), src / name / "p.parquet")
-    [note] = (note for note in pack(src)[1].account.notes if "folders" in note)
+    [note] = (note for note in pack(src)[1].account.notes if "in the folders" in note)
     assert note.startswith("no label: the files are in the folders 'cat', 'dog'; if these are the classes, rename them")
     for name in ("cat", "dog"):
         (src / name).rename(src / f"label={name}")

@@ -40,7 +40,7 @@ from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.files import shown_path
+from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import Inputs
 from wds_tools.storage.lock import why_unfinished
 

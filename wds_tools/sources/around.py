@@ -27,6 +27,7 @@ from wds_tools.sources.about_images import (
     says_labels,
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
+from wds_tools.sources.file_sets import notes_on_copies
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
 from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, About, notes_on, why_not_packed
@@ -46,6 +47,7 @@ _NOT_WITH_IT = (
 def leave_out_files(source: Source, collector: Collector) -> None:
     """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
     account, root = collector.account, source.root()
+    account.notes += notes_on_copies([(file.path, file.size) for file in collector.files])
     if not collector.files or not root.is_dir():
         return
     accounted = {part.name for part in account.parts if part.kind == "file"}
@@ -53,6 +55,9 @@ def leave_out_files(source: Source, collector: Collector) -> None:
     start = len(f"{root}/")
     below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
     paths = sorted({*below} - read)
+    for file in collector.files:
+        if not file.size and file.path.is_relative_to(root):
+            account.leave_out("file", file.path.relative_to(root).as_posix(), "is empty")
     reasons = {path: reason for path in paths if path not in accounted and (reason := source.why_left_out(path))}
     hidden = {path: layouts.hidden_root(path) for path in reasons}
     for name in dict.fromkeys(filter(None, hidden.values())):

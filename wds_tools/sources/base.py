@@ -32,6 +32,7 @@ from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
+from wds_tools.sources.file_sets import UNFINISHED, is_unfinished
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import one_line
 
@@ -347,6 +348,8 @@ class Source:
 
     def why_left_out(self, path: str) -> str | None:
         """Return why a file below the root with no record in it is not packed; None for a part of the format."""
+        if is_unfinished(path):
+            return UNFINISHED
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else NEXT_TO_IT
 
     def image_names(self, collector: Collector) -> Iterable[str]:

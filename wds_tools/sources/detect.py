@@ -19,8 +19,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import INDEX, has_index_of
 from wds_tools.sources.file_list import FileList
-from wds_tools.sources.files import CODECS, SplitsError, TarFiles, find_remote_files, is_tar
-from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
+from wds_tools.sources.file_sets import SplitsError
+from wds_tools.sources.files import CODECS, TarFiles, find_remote_files, is_tar
+from wds_tools.sources.layouts import hidden_root, is_image_name, is_shard_table, is_split_name
 from wds_tools.sources.objects import is_stream
 from wds_tools.sources.refused import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
@@ -243,7 +244,7 @@ def _refused_format(path: Path) -> OtherFormat | None:
             return refused_format([path.name], file.read(HEAD_BYTES))
     there = sorted(islice(path.glob("*"), _MAX_NAMES))
     folders = [path, *(entry for entry in there if entry.is_dir())]
-    refused = refused_format([*(f"{folder.name}/" for folder in folders), *_file_names(path)])
+    refused = refused_format([*(f"{folder.name}/" for folder in folders), *_file_names(path, hidden=True)])
     first = next((entry for entry in there if entry.is_file() and not entry.suffix), None)  # such as train of CIFAR-100
     return refused if refused or first is None else _refused_format(first)
 
@@ -267,13 +268,15 @@ def _has_extension(*extensions: str) -> Callable[[Path], bool]:
     return lambda path: any(name.lower().endswith(extensions) for name in _file_names(path))
 
 
-def _file_names(path: Path, levels: int = 2) -> Iterator[str]:
+def _file_names(path: Path, levels: int = 2, *, hidden: bool = False) -> Iterator[str]:
     """Yield the name of a file, or the first names in a folder, some levels below it."""
     if not path.is_dir():
         yield path.name
         return
     for level in range(levels):
-        yield from (entry.name for entry in islice(path.glob("*/" * level + "*"), _MAX_NAMES) if entry.is_file())
+        for entry in islice(path.glob("*/" * level + "*"), _MAX_NAMES):
+            if (hidden or hidden_root(entry.relative_to(path).as_posix()) is None) and entry.is_file():
+                yield entry.name
 
 
 def _is_file(*extensions: str) -> Callable[[Path], bool]:

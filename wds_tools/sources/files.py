@@ -14,10 +14,8 @@ import glob
 import lzma
 import mmap
 import os
-import posixpath
-import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -42,32 +40,13 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.layouts import SPLIT_WORDS, is_split_name
-from wds_tools.storage import Store, is_url, open_store, split_folder
+from wds_tools.sources.file_sets import check_no_log, check_set, is_meant
+from wds_tools.storage import Store, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, check_bucket, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
-
-_LOGS = {  # what is in a folder if not all of its Parquet files count -> the format, and what can write plain Parquet
-    "_delta_log": ("a Delta Lake table", "deltalake.DeltaTable(PATH).to_pyarrow_table()"),
-    "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
-    ".hoodie": ("a Hudi table", "Spark"),
-}
-_SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
-
-
-class SplitsError(SourceError):
-    """The files belong to several splits.
-
-    Attributes:
-        places: The folder or pattern of each split; empty if not all files are in one.
-    """
-
-    def __init__(self, message: str, places: Mapping[str, str]) -> None:
-        super().__init__(message)
-        self.places = places
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -77,78 +56,20 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     """
     if not root.exists() and has_pattern(str(root)):
         matched = expand_pattern(str(root))
-        _check_splits("", matched, given=str(root))
+        check_set("", matched, given=str(root))
         return tuple(map(Path, matched))
     if not root.is_dir():
         with as_source_error(f"{root} cannot be read"):
             root.stat()
         return (root,)
     # Spark writes a folder images.parquet/ with the files in it.
-    matching = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
-    paths = sorted(path for path in matching if not path.is_dir())
+    matching = (path for path in root.rglob("*") if matches(path.name))
+    paths = sorted(path for path in matching if is_meant(path.relative_to(root).as_posix()) and not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
-    _check_no_log(root, paths)
-    _check_splits(str(root), [path.relative_to(root).as_posix() for path in paths])
+    check_no_log(root, paths)
+    check_set(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
-
-
-def _check_no_log(root: Path, paths: Iterable[Path]) -> None:
-    """Check that all files count: a table with a log also keeps files that were deleted or replaced."""
-    above = {folder for path in paths for folder in path.parents}
-    for folder in sorted(folder for folder in above if folder == root.parent or folder.is_relative_to(root)):
-        for pattern, (name, program) in _LOGS.items():
-            if any(folder.glob(pattern)):
-                raise SourceError(
-                    f"{folder} is {name}, whose log, which is not read, states which of its files count: write it as "
-                    f"Parquet with {program}, or give a pattern of files, to pack these as they are"
-                )
-
-
-def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
-    """Check that the files belong to one split, unless the user named all of them.
-
-    ``root`` is empty if the user gave a pattern, ``given``. Names are paths below it.
-    """
-    by_split: dict[str, list[str]] = {}
-    for name in names:
-        if match := _SPLIT.match(posixpath.basename(name) if given else _name_with_split(name)):
-            by_split.setdefault(match[1].lower(), []).append(name)
-    splits = sorted(by_split)
-    if len(splits) > 1 and not all(split in given.lower() for split in splits):
-        places = {split: _place(split, by_split[split], names) for split in splits}
-        paths = {split: posixpath.join(root, place) for split, place in places.items() if place}
-        are_all = len(paths) == len(splits) and sum(map(len, by_split.values())) == len(names) and not given
-        by_name = any(given or _name_with_split(name) == posixpath.basename(name) for name in names)
-        depth = 0 if given else names[0].count("/")
-        above = posixpath.join(shown_path(root or posixpath.dirname(given)), *["*"] * depth)
-        first = shown_path(paths.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
-        together = f"*{{{','.join(splits)}}}*" if by_name else f"*{posixpath.splitext(names[0])[1]}"
-        at_once = "with --split folders (pack_splits), or " if are_all else ""
-        raise SplitsError(
-            f"{shown_path(given or root)} contains several splits ({', '.join(splits)}): pack {at_once}one at a time, "
-            f"such as '{first}'; the pattern '{posixpath.join(above, together)}' packs them together",
-            paths if are_all else {},
-        )
-
-
-def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
-    """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
-    folder = posixpath.commonpath([posixpath.dirname(name) for name in members])
-    if has_pattern(folder):
-        return ""
-    if folder and all(name in members for name in names if name.startswith(f"{folder}/")):
-        return folder
-    start, extension = posixpath.basename(members[0])[: len(split)], posixpath.splitext(members[0])[1]
-    pattern = posixpath.join(folder, f"{start}*{extension}")
-    matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
-    return pattern if start.lower() == split and sorted(matched) == sorted(members) else ""
-
-
-def _name_with_split(name: str) -> str:
-    """Return what may begin with a split: a folder that is named like one, without ``split=``, or the file name."""
-    *folders, last = name.split("/")
-    return next(filter(is_split_name, (folder.rpartition("=")[2] for folder in folders)), last)
 
 
 def find_remote_files(
@@ -164,9 +85,9 @@ def find_remote_files(
         raise SourceError(f"{clean_url(root)} contains no {what} files: check the URL, and the format if you gave one")
     folder = f"{root.rstrip('/')}/"
     if all(file.url.startswith(folder) for file in files):
-        _check_splits(folder[:-1], [file.url.removeprefix(folder) for file in files])
+        check_set(folder[:-1], [file.url.removeprefix(folder) for file in files])
     else:
-        _check_splits("", [file.url for file in files], given=root)
+        check_set("", [file.url for file in files], given=root)
     return tuple(files)
 
 
@@ -178,12 +99,7 @@ def _find(url: str, matches: Callable[[str], bool], remote: RemoteOptions) -> li
     if matches(last):
         return [find_object(url, remote)]
     objects = list_objects(url, remote)
-    return [objects[path] for path in sorted(objects) if matches(path) and split_folder(path)[1][0] not in "._"]
-
-
-def shown_path(path: str) -> str:
-    """Return a path for messages: a URL without user, password and query."""
-    return clean_url(path) if is_url(path) else path
+    return [objects[path] for path in sorted(objects) if matches(path) and is_meant(path)]
 
 
 def locate(

@@ -19,7 +19,7 @@ from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
-from wds_tools.sources.files import shown_path
+from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree, open_tree
 from wds_tools.sources.refused import notes_on, why_no_images

@@ -36,6 +36,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.file_list import FileList, Sorter
+from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.files import (
     CODECS,
     MappedFiles,
@@ -44,7 +45,6 @@ from wds_tools.sources.files import (
     find_files,
     is_tar,
     locate,
-    shown_path,
     stamp_of,
     states_of,
     tar_stem,

@@ -40,7 +40,8 @@ from wds_tools.sources.base import (
     as_source_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
-from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, stamp_of, states_of
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.sources.packed_shards import (

@@ -1,0 +1,157 @@
+"""Which files of a folder are packed, where other programs left files that are not meant, or not all of them."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sources_conformance import Photo, photos_of
+from tfrecords import example, frame
+
+from wds_tools.errors import SourceError
+from wds_tools.format.account import Account
+from wds_tools.sources.detect import open_source, open_splits
+
+
+@pytest.fixture(scope="module")
+def six() -> list[Photo]:
+    return photos_of(6)
+
+
+def write_parquet(path: Path, photos: Iterable[Photo]) -> None:
+    pq.write_table(
+        pa.table({"image": [photo.data for photo in photos], "label": [photo.label for photo in photos]}), path
+    )
+
+
+def write_tfrecord(path: Path, photos: Iterable[Photo]) -> None:
+    examples = (example({"image/encoded": photo.data, "image/class/label": photo.label}) for photo in photos)
+    path.write_bytes(b"".join(map(frame, examples)))
+
+
+def write_tar(path: Path, photos: Iterable[Photo]) -> None:
+    with tarfile.open(path, "w") as shard:
+        for photo in photos:
+            for name, data in ((f"{photo.name}.jpg", photo.data), (f"{photo.name}.cls", str(photo.label).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                shard.addfile(member, BytesIO(data))
+
+
+WRITERS: dict[str, Callable[[Path, Iterable[Photo]], None]] = {
+    "parquet": write_parquet,
+    "tfrecord": write_tfrecord,
+    "tar": write_tar,
+}
+every_format = pytest.mark.parametrize("extension", WRITERS)
+
+
+def fill(folder: Path, names: dict[str, Iterable[Photo]], extension: str) -> Path:
+    for name, photos in names.items():
+        path = folder / f"{name}.{extension}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        WRITERS[extension](path, photos)
+    return folder
+
+
+def account_of(src: Path) -> Account:
+    return open_source(src).scan().account
+
+
+def left_out(account: Account) -> dict[str, str]:
+    return {part.name: part.reason for part in account.parts if part.reason}
+
+
+@every_format
+@pytest.mark.parametrize("folder", [".ipynb_checkpoints", ".Trash-0/files", "__MACOSX"])
+def test_hidden_folders_are_left_out(tmp_path: Path, six: list[Photo], extension: str, folder: str) -> None:
+    account = account_of(fill(tmp_path / "src", {"a": six, f"{folder}/a": six}, extension))
+    assert account.packed == 6
+    assert left_out(account).keys() == {folder.partition("/")[0]}
+
+
+@every_format
+@pytest.mark.parametrize("ending", [".tmp", ".part", ".bak", ".crdownload", "~"])
+def test_unfinished_files_and_backups_are_left_out(
+    tmp_path: Path, six: list[Photo], extension: str, ending: str
+) -> None:
+    src = fill(tmp_path / "src", {"a": six, "b": six}, extension)
+    (src / f"b.{extension}").rename(src / f"b.{extension}{ending}")
+    account = account_of(src)
+    assert account.packed == 6
+    assert left_out(account) == {f"b.{extension}{ending}": "is named like an unfinished file or a backup"}
+    with pytest.raises(SourceError, match="give a pattern that does not match it"):
+        account_of(src / "*")
+
+
+def test_an_empty_file_is_named(tmp_path: Path, six: list[Photo]) -> None:
+    src = fill(tmp_path / "src", {"a": six}, "tfrecord")
+    (src / "b.tfrecord").touch()
+    assert left_out(account_of(src)) == {"b.tfrecord": "is empty"}
+
+
+@every_format
+def test_a_missing_part_is_named(tmp_path: Path, six: list[Photo], extension: str) -> None:
+    names = {"train-00000-of-00003": six[:2], "train-00001-of-00003": six[2:4]}
+    src = fill(tmp_path / "src", names, extension)
+    message = rf"state 3: 'train-00002-of-00003.{extension}' is missing.*'.*/train-\*-of-00003.{extension}'"
+    with pytest.raises(SourceError, match=message):
+        account_of(src)
+    assert account_of(src / f"train-*-of-00003.{extension}").packed == 4  # the way out that it names
+    fill(src, {"train-00002-of-00003": six[4:]}, extension)
+    assert account_of(src).packed == 6
+
+
+def test_parts_in_several_folders_are_one_set(tmp_path: Path, six: list[Photo]) -> None:
+    names = {"one/a-1-of-2": six[:2], "two/a-2-of-2": six[2:]}
+    assert account_of(fill(tmp_path / "src", names, "tfrecord")).packed == 6
+
+
+@every_format
+def test_two_sets_of_parts_are_not_mixed(tmp_path: Path, six: list[Photo], extension: str) -> None:
+    names = {"train-00000-of-00002": six[:3], "train-00001-of-00002": six[3:], "train-00000-of-00001": six}
+    src = fill(tmp_path / "src", names, extension)
+    with pytest.raises(SourceError, match="parts of two sets"):
+        account_of(src)
+    assert account_of(src / f"train-*-of-00002.{extension}").packed == 6
+
+
+@every_format
+def test_a_second_download_is_an_error_only_if_it_is_the_same(tmp_path: Path, six: list[Photo], extension: str) -> None:
+    with pytest.raises(SourceError, match=r"a \(1\).* is named like a copy of 'a.* has the same content"):
+        account_of(fill(tmp_path / "same", {"a": six, "a (1)": six}, extension))
+    account = account_of(fill(tmp_path / "other", {"a": six[:3], "a (1)": six[3:]}, extension))
+    assert [note for note in account.notes if "is named like a copy of" in note]
+    account = account_of(fill(tmp_path / "names", {"a": six, "b": six}, extension))
+    assert f"'a.{extension}' and 'b.{extension}' have the same content: their samples are packed twice" in account.notes
+
+
+@every_format
+@pytest.mark.parametrize("other", ["TestSet", "holdout", "\u6d4b\u8bd5", "extra"])
+@pytest.mark.parametrize("place", ["{}", "{}_00000", "{}/a"])
+def test_files_next_to_a_split_are_not_mixed_with_it(
+    tmp_path: Path, six: list[Photo], extension: str, other: str, place: str
+) -> None:
+    src = fill(tmp_path / "src", {place.format("train"): six[:4], place.format(other): six[4:]}, extension)
+    with pytest.raises(SourceError, match=r"contains a split next to other files.*--split folders"):
+        account_of(src)
+    assert {split: len(source.scan().inputs) for split, source in open_splits(src).items()} == {"train": 4, other: 2}
+
+
+@every_format
+@pytest.mark.parametrize("names", [("train-0", "train-1"), ("training_a", "training_b"), ("my_dev_box", "b")])
+def test_parts_of_one_split_are_packed_together(
+    tmp_path: Path, six: list[Photo], extension: str, names: tuple[str, str]
+) -> None:
+    one, two = names
+    assert account_of(fill(tmp_path / "src", {one: six[:3], two: six[3:]}, extension)).packed == 6
+
+
+def test_a_column_in_folders_is_no_split(tmp_path: Path, six: list[Photo]) -> None:
+    src = fill(tmp_path / "src", {"kind=train/a": six[:3], "kind=car/b": six[3:]}, "parquet")
+    assert account_of(src).packed == 6
