@@ -21,7 +21,7 @@ from wds_tools.packing.run import show_notes
 from wds_tools.packing.worker import ShardTask, make_sample
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.files import shown_path
+from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import counted
 
