@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+import webdataset
 from folders import contents
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, LabelError, SourceError
+from wds_tools.errors import DestinationError, LabelError, ShardError, SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.manifest import from_json
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
+from wds_tools.upkeep.indexer import index_folders
 
 
 def dataset(folder: Path, classes: list[str], photo: bytes) -> Path:
@@ -155,18 +156,15 @@ def test_merged_tars_elsewhere_state_that_numbers_and_names_contradict_each_othe
     assert named.manifest.classes == ("ant", "bee", "cat")
     assert wt.pack(src, tmp_path / "numbered", columns={"label": "cls"}, workers=1).packed == 4
     caplog.clear()
-    wt.index_shards(f"{shards}/shard-000000.tar")
+    assert wt.index_shards(f"{shards}/shard-000000.tar").classes == ("ant", "bee")
     assert not caplog.records
     (shards / "manifest.json").unlink()
     (shards / "shard-000000.parquet").unlink()
-    wt.index_shards(f"{shards}/*.tar")
-    assert re.search(r"(number \d is '|'bee' is number )[^;]*--label json:class", caplog.text)
-    caplog.clear()
+    with pytest.raises(ShardError, match=r"(number \d is '|'bee' is number ).*--label json:class .* --label cls"):
+        wt.index_shards(f"{shards}/*.tar")
     assert wt.index_shards(f"{shards}/*.tar", label="json:class").classes == ("ant", "bee", "cat")
-    assert "number" not in caplog.text
-    caplog.clear()
-    wt.index_shards(f"{shards}/*.tar", label="cls")
-    assert "--label json:class" in caplog.text
+    assert wt.index_shards(f"{shards}/*.tar", label="cls").classes == ()
+    assert "json:class" not in caplog.text
 
 
 @pytest.mark.parametrize("label", [None, "cls", "json:class"])
@@ -210,3 +208,46 @@ def test_an_index_with_other_labels_than_the_chosen_field_is_kept_even_without_i
     with pytest.raises(DestinationError, match="has labels that differ from the field cls"):
         wt.index_shards(f"{merged}/*.tar", label="cls")
     assert contents(merged) == before
+
+
+def test_shards_without_their_manifest_have_the_class_names_next_to_their_numbers(photos: Path, tmp_path: Path) -> None:
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    numbers = [("a", 2, "cat"), ("b", 0, "ant"), ("c", 2, "cat")]
+    for folder in ("named", "partly"):
+        (tmp_path / folder).mkdir()
+        with webdataset.ShardWriter(f"{tmp_path}/{folder}/%d.tar", verbose=0) as writer:
+            for key, number, name in numbers:
+                writer.write({"__key__": key, "jpg": photo, "cls": number, "json": {"class": name}})
+            if folder == "partly":
+                writer.write({"__key__": "d", "jpg": photo, "cls": 1, "json": {"id": "class"}})
+    assert wt.pack(tmp_path / "named", tmp_path / "d", workers=1).manifest.classes == ("ant", "1", "cat")
+    assert wt.pack(tmp_path / "partly", tmp_path / "e", workers=1).manifest.classes == ()
+    assert wt.index_shards(f"{tmp_path}/named/*.tar").classes == ("ant", "1", "cat")
+    assert wt.index_shards(f"{tmp_path}/partly/*.tar", classes=["x", "y", "z"]).classes == ("x", "y", "z")
+    (tmp_path / "partly" / "manifest.json").unlink()
+    assert wt.index_shards(f"{tmp_path}/partly/*.tar").classes == ()
+
+
+def test_folders_whose_names_contradict_each_other_are_not_indexed_together(tmp_path: Path) -> None:
+    for folder, names in (("a", ["ant", "bee"]), ("b", ["bee", "cow"])):
+        (tmp_path / folder).mkdir()
+        with webdataset.ShardWriter(f"{tmp_path}/{folder}/%d.tar", verbose=0) as writer:
+            for number, name in enumerate(names):
+                writer.write({"__key__": name, "cls": number, "json": {"class": name}})
+    with pytest.raises(ShardError, match="number 0 is 'ant' in 'ant' and 'bee' in 'bee'"):
+        index_folders([f"{tmp_path}/a/*.tar", f"{tmp_path}/b/*.tar"])
+    for folder in "ab":
+        wt.index_shards(f"{tmp_path}/{folder}/*.tar")
+    merged = wt.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    assert merged.manifest.classes == ("ant", "bee", "cow")
+
+
+def test_classes_of_another_label_are_not_kept(tmp_path: Path) -> None:
+    with webdataset.ShardWriter(f"{tmp_path}/%d.tar", verbose=0) as writer:
+        for key, label in enumerate(["fig", "pear"]):
+            writer.write({"__key__": str(key), "cls": label, "json": {"genus": f"genus of {label}"}})
+    assert wt.index_shards(f"{tmp_path}/*.tar").classes == ("fig", "pear")
+    named = ("genus of fig", "genus of pear")
+    assert wt.index_shards(f"{tmp_path}/*.tar", label="json:genus").classes == named
+    assert wt.index_shards(f"{tmp_path}/*.tar").classes == named  # as the manifest states
+    assert wt.index_shards(f"{tmp_path}/*.tar", label="cls").classes == ("fig", "pear")

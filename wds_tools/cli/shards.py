@@ -93,7 +93,8 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signa
         written = join(folder, manifest or MANIFEST_NAME)
         dataset = parse_destination(folder if manifest is None else written)
         datasets.append(dataset)
-        named = f", {counted(len(result.classes), 'class', 'classes')}" if result.classes else ""
+        label = "" if result.label is None else f", label {result.label}"
+        named = f"{label}, {counted(len(result.classes), 'class', 'classes')}" if result.classes else label
         click.echo(
             f"indexed {amount(result.samples, len(result.shards), result.bytes)}, fields {', '.join(result.fields)}"
             f"{named}, into {written}"

@@ -91,26 +91,47 @@ class LabelSource:
 
 
 class NamesOfNumbers:
-    """Compares class numbers with the class names that `pack` writes next to them, as ``"class"`` in ``json``.
+    """The class names that `pack` writes next to class numbers, as ``"class"`` in ``json``.
 
     After a merge, equal numbers in the shards may be different classes.
+
+    Attributes:
+        contradiction: Two samples whose numbers and names contradict each other, as text; empty if there are none.
+        unnamed: Key of a sample with a number and without a name; None if there is none.
     """
 
     def __init__(self) -> None:
         self.contradiction = ""
+        self.unnamed: str | None = None
         self._by_number: dict[int, tuple[str, str]] = {}  # the other of number and name, and the key of a sample
         self._by_name: dict[str, tuple[int, str]] = {}
 
+    @property
+    def by_number(self) -> dict[int, str]:
+        """Number -> name; empty if the names contradict each other, or if samples have numbers only."""
+        is_list = self.unnamed is None and not self.contradiction
+        return {number: named for number, (named, _) in self._by_number.items()} if is_list else {}
+
+    @property
+    def are_incomplete(self) -> bool:
+        """Whether some samples have names, and others only numbers."""
+        return self.unnamed is not None and bool(self._by_number) and not self.contradiction
+
     def add(self, key: str, label: Any, content: bytes | memoryview) -> None:
         """Compare a sample with the earlier ones, by its label and the content of its field ``json``."""
-        if self.contradiction or label is None or b'"class"' not in bytes(content):
+        if self.contradiction or label is None:
             return
         try:
-            number, named = parse(label).number, NAMED.value(key, content)
+            number = parse(label).number
+            named = NAMED.value(key, content) if b'"class"' in bytes(content) else None
         except (LabelError, ValueError):
             return
-        if number is not None and isinstance(named, str):
+        if number is None:
+            return
+        if isinstance(named, str):
             self._compare(number, named, key)
+        elif self.unnamed is None:
+            self.unnamed = key
 
     def update(self, other: NamesOfNumbers) -> None:
         """Compare the samples of a further shard with the earlier ones."""
@@ -118,6 +139,7 @@ class NamesOfNumbers:
             if not self.contradiction:
                 self._compare(number, named, key)
         self.contradiction = self.contradiction or other.contradiction
+        self.unnamed = other.unnamed if self.unnamed is None else self.unnamed
 
     def _compare(self, number: int, named: str, key: str) -> None:
         first_name, first_key = self._by_number.setdefault(number, (named, key))
@@ -126,6 +148,15 @@ class NamesOfNumbers:
             self.contradiction = f"class number {number} is {first_name!r} in {first_key!r} and {named!r} in {key!r}"
         elif first_number != number:
             self.contradiction = f"class {named!r} is number {first_number} in {other_key!r} and {number} in {key!r}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a contradiction."""
+        return (
+            f"labels are the numbers in the field cls, but {self.contradiction}, by the names in the field json, as in "
+            "shards of `wds-tools merge` without their manifest: pass --label json:class if the names are right, or "
+            "--label cls if the numbers are"
+        )
 
 
 NAMED = LabelSource("json", ("class",))

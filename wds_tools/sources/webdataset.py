@@ -43,6 +43,7 @@ from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, us
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, stamp_of, states_of
 from wds_tools.sources.inputs import Input
+from wds_tools.sources.label_choice import names_by_number
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.sources.packed_shards import (
     AddedFields,
@@ -180,7 +181,8 @@ class WebDatasetSource(Source):
         seen.collect(collector, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             collector.account.use("field", name, f"field {name}")
-        collector.classes = self._class_names or ()
+        has_names = LABEL not in self.columns and self._stated is None and not self._class_names
+        collector.classes = (names_by_number(names.by_number) if has_names else self._class_names) or ()
         collector.earlier = self._earlier
         collector.field_classes |= self._field_classes
         collector.files = states
@@ -239,11 +241,7 @@ class WebDatasetSource(Source):
                 "--label cls, json:label or folder"
             )
         if names.contradiction and LABEL not in self.columns and not self.indexed:
-            raise SourceError(
-                f"{self.name}: labels are the numbers in the field cls, but {names.contradiction}, by the names in the "
-                "field json, as in shards of `wds-tools merge` without their manifest: pass --label json:class if the "
-                "names are right, or --label cls if the numbers are"
-            )
+            raise SourceError(f"{self.name}: {names.remedy}")
 
     def why_left_out(self, path: str) -> str | None:
         return None if path.partition("/")[0] in self._dataset_files else super().why_left_out(path)

@@ -52,6 +52,7 @@ from wds_tools.packing.ray_engine import Advance
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.signatures import takes
+from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import shows_progress
@@ -98,8 +99,9 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
         label: Where labels are: a field such as ``cls`` or ``y.txt``, an entry of a JSON field such as ``json:label``
             or ``json:meta.label``, or ``folder`` for class folders in the keys, as in ``cat/0001.jpg``. None takes
             that of an existing manifest, otherwise ``cls``. Names get numbers in sorted order.
-        classes: Class names by number, or a file with one name per line. By default those of an existing manifest,
-            and then new names in sorted order.
+        classes: Class names by number, or a file with one name per line. By default those that an existing manifest
+            has for this label, and then new names in sorted order; for numbers in ``cls``, the names that `pack` wrote
+            next to them, as "class" in ``json``.
         label_type: "name" or "number": how to read labels that could be either. By default whole
             numbers are numbers, other texts are names, and both together are an error.
         dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
@@ -121,7 +123,8 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
         OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
             invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error names shard and byte.
-            Or keys have dots, or a table next to a shard cannot be read.
+            Or keys have dots, or a table next to a shard cannot be read; or numbers in ``cls`` and names in ``json``
+            contradict each other.
         LabelError: Labels that are not whole numbers or names, or both numbers and names, or not among ``classes``.
         DestinationError: The folder cannot be written to, or has other files with the names of
             indexes or manifest.
@@ -199,6 +202,12 @@ class _Job:
         """Where labels are."""
         return LabelSource.parse(self.label or "cls")
 
+    @property
+    def known_classes(self) -> tuple[str, ...]:
+        """The classes that the existing manifest has for this label."""
+        is_same = self.old is not None and LabelSource.parse(self.old.label or "cls") == self.source
+        return self.old.classes if self.old is not None and is_same else ()
+
 
 def _open(options: IndexOptions) -> list[_Job]:
     if options.label is not None:
@@ -225,16 +234,10 @@ def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
         with _progress_bar(jobs, options.progress) as bar:
             for job in jobs:
                 _index_folder(job, bar, names, options)
-        numbered = _number(jobs, classes, label_type)
+        numbered = _named(_number(jobs, classes, label_type), names, jobs)
         _check_labels(jobs)
         for note in numbered.notes:
             _log.warning("%s", note)
-        if names.contradiction:
-            _log.warning(
-                "labels are the numbers in the field cls, but %s, by the names in the field json, as in shards of "
-                "`wds-tools merge`: index with --label json:class (label=) if the names are right",
-                names.contradiction,
-            )
         for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
             _relabel(job, numbers)
             written.append(_write_manifest(job, numbered.classes))
@@ -288,8 +291,10 @@ def _scan(
 def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, options: IndexOptions) -> None:
     """Write the index of every shard of a folder."""
     dots = Dots()
-    is_usual = job.source == LabelSource()
-    is_chosen = bool(options.label_type) or not is_usual or (job.old is not None and job.old.label is not None)
+    is_usual = job.label is None
+    is_chosen = (
+        bool(options.label_type) or job.source != LabelSource() or (job.old is not None and job.old.label is not None)
+    )
     parts = [(shard, job.folder.size(shard)) for shard in job.shards]
     engine = engine_for(options.engine, options.workers, size=sum(size for _, size in parts), shards=len(parts))
     results = engine.run(
@@ -379,9 +384,21 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
         labels.add(value)
     if classes is not None:
         return _one_each(labels.numbered(classes), jobs[0])
-    known = Classes(dict.fromkeys(name for job in jobs if job.old for name in job.old.classes))
+    known = Classes(dict.fromkeys(name for job in jobs for name in job.known_classes))
     numbered = _one_each(labels.numbered(), jobs[0])
     return labels.numbered(own=known.united(numbered.classes)[0]) if known and numbered.classes else numbered
+
+
+def _named(numbered: Numbered, names: NamesOfNumbers, jobs: Sequence[_Job]) -> Numbered:
+    """Return labels with the class names that `pack` wrote next to their numbers, if no others are known."""
+    if names.contradiction:
+        raise ShardError(f"{jobs[0].folder.name}: {names.remedy}")
+    if numbered.classes or any(job.known_classes for job in jobs):
+        return numbered
+    if names.are_incomplete:
+        note = f"the class names in the field json are not used, because sample {names.unnamed!r} has a number only"
+        return numbered._replace(notes=(*numbered.notes, note))
+    return numbered._replace(classes=Classes(names_by_number(names.by_number) or ()))
 
 
 def _one_each(numbered: Numbered, job: _Job) -> Numbered:
