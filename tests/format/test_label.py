@@ -50,8 +50,8 @@ def test_three_is_one_number_however_it_is_written(value: Any) -> None:
     ("value", "text"),
     [("cat", "cat"), (" cat\t", "cat"), ("fig 3", "fig 3"), ("007", "007"), ("00", "00"), ("10_11", "10_11"),
      (True, "true"), (np.bool_(False), "false"), ("TRUE", "true"), ("False", "false"), ("nano", "nano"),
-     ("0x10", "0x10"), ("inf", "inf"), (b"caf\xe9", "caf\udce9"), ("n01440764", "n01440764"), ("-", "-"),
-     ("\u0663", "\u0663")],
+     ("0x10", "0x10"), ("inf", "inf"), (b"caf\xc3\xa9", "caf\xe9"), ("n01440764", "n01440764"), ("-", "-"),
+     ("\u0663", "\u0663"), (b"\xef\xbb\xbfcat\r\n", "cat"), ("\ufeffcat".encode("utf-16-le"), "cat")],
 )  # fmt: skip
 def test_other_texts_and_booleans_are_names(value: Any, text: str) -> None:
     assert parse(value) == Label(name=text)
@@ -308,7 +308,7 @@ def test_classes_of_lists_are_matched_by_name() -> None:
 def test_text_has_several_labels_only_with_a_separator() -> None:
     assert several("cat dog", " dog", None, separator=" ") == ([(0, 1), (1,), None], ("cat", "dog"))
     assert several("1,3", "2", "", separator=",") == ([(1, 3), (2,), None], ())
-    assert several("polar bear", "bear") == (None, ("bear", "polar bear"))
+    assert several("polar bear", "bear", label_type="name") == (None, ("bear", "polar bear"))
     assert several("cat dog", "cat", "dog", label_type="name") == (None, ("cat", "cat dog", "dog"))
 
 
@@ -359,6 +359,8 @@ def test_classes_that_look_the_same_are_noted(one: str, other: str) -> None:
         (["5 0", "5", "25", "0 5"], " "),
         (["a;b", "b;c", "a;c"], ";"),
         (["a|b", "b|a", "a|b|c", "c"], "|"),
+        (["chair person", "car", "horse person", "person"], " "),
+        (["scab", "scab rust"], " "),
     ],
 )
 def test_texts_that_probably_mean_several_labels_are_an_error(values: list[str], separator: str) -> None:

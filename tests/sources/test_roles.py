@@ -270,11 +270,20 @@ def test_texts_that_do_not_match_the_numbers_of_the_label_are_entries(kind: str,
 
 
 @pytest.mark.parametrize("kind", [one for one in MARKED if getattr(one, "values", ["mds"])[0] != "mds"])
-@pytest.mark.parametrize("name", ["is_train", "fold"])
+@pytest.mark.parametrize("name", ["is_train", "fold", "is_valid", "is_training_img"])
 def test_numbers_of_splits_are_named_in_a_note(kind: str, name: str, tmp_path: Path) -> None:
     found = scan(kind, {"label": NUMBERS, name: [number % 2 for number in range(COUNT)]}, tmp_path)
     [note] = (note for note in found.account.notes if repr(name) in note)
     assert "names splits, '0', '1'" in note
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb", "parquet", "table"])
+def test_words_of_splits_are_named_in_a_note(kind: str, tmp_path: Path) -> None:
+    """As in FER-2013."""
+    usages = ["Training", "PublicTest", "PrivateTest"] * (COUNT // 3)
+    found = scan(kind, {"label": NUMBERS, "Usage": usages, "Trainer": ["Ann", "Bo", "Cy"] * (COUNT // 3)}, tmp_path)
+    [note] = (note for note in found.account.notes if "names splits" in note)
+    assert "sage' names splits, 'PrivateTest', 'PublicTest', 'Training'" in note
 
 
 @pytest.mark.parametrize("place", ["/", "labels"])

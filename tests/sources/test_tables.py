@@ -313,6 +313,14 @@ def test_separators_at_the_end_of_lines(tmp_path: Path, header: str) -> None:
     assert parts(path).get("column_3", "has neither a name nor values") == "has neither a name nor values"
 
 
+def test_an_image_that_rows_name_in_two_ways_is_one_image(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label\n0.png,cat\n1.png,dog\n./1.png,cat\n")
+    with pytest.raises(SourceError, match=r"several rows for './1\.png', with the labels 'dog' and 'cat'"):
+        scan(path)
+    path = table(tmp_path, f"path,label\n0.png,cat\n{tmp_path}/0.png,cat\n1.png,dog\n")
+    assert any("1 image with several rows" in note for note in scan(path).account.notes)
+
+
 def test_a_quote_that_is_not_closed_is_an_error_and_does_not_join_rows(tmp_path: Path) -> None:
     path = table(tmp_path, 'path,label,note\n0.png,cat,a\n1.png,dog,"b\n2.png,fig,c\n')
     with pytest.raises(SourceError, match=r"t\.csv: row 2 cannot be read: unexpected end of data.*must be doubled"):

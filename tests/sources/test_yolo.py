@@ -4,7 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml as pyyaml
+from PIL import Image
 
+import wds_tools as wt
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import scaled
 from wds_tools.sources import yolo
@@ -144,6 +146,17 @@ def test_invalid_data_yaml_is_refused_and_runs_no_code(text, message):
         return
     with pytest.raises(SourceError, match=message):
         yaml_of(text)
+
+
+def test_a_class_without_a_name_is_refused(tmp_path):
+    src = tmp_path / "src"
+    (src / "images").mkdir(parents=True)
+    (src / "labels").mkdir()
+    Image.new("RGB", (40, 30)).save(src / "images" / "1.jpg")
+    (src / "labels" / "1.txt").write_text("1 0.5 0.5 0.2 0.2")
+    (src / "classes.txt").write_text("cat\n\ndog\n")
+    with pytest.raises(SourceError, match=r"class number 1 of .* has no name: add it, or remove the empty line"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
 
 
 def test_two_classes_of_one_name_are_refused():

@@ -116,7 +116,7 @@ def _encode_text(value: Any) -> bytes:
 
 
 _INT = Codec(lambda value: b"%d" % operator.index(value), int, "int64")  # int() would truncate 3.7
-_TEXT = Codec(_encode_text, lambda data: data.decode(), "string")
+_TEXT = Codec(_encode_text, lambda data: data.decode().removeprefix("\ufeff"), "string")
 _JSON = Codec(lambda value: json.dumps(value, separators=(",", ":")).encode(), _decode_json, "json")
 _NPY = Codec(encode_npy, lambda data: view_npy(data).copy())
 _BYTES = Codec(bytes, bytes)

@@ -7,6 +7,7 @@ when all are known. A sample may have several labels: its value is then a list.
 
 from __future__ import annotations
 
+import codecs
 import decimal
 import math
 import operator
@@ -154,10 +155,22 @@ def _parse_number(value: Any) -> Label:
 def _scalar(value: Any) -> Any:
     """Return a NumPy scalar or a tensor of one value as a Python value, and bytes as text."""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).decode("utf-8", "surrogateescape")
+        return _text_of(bytes(value))
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return _scalar(value.item()) if not isinstance(value, bytes) else value
     return value
+
+
+def _text_of(data: bytes) -> str:
+    """Return bytes as text: UTF-8, or UTF-16 with a byte order mark, as programs on Windows write it."""
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "surrogateescape")
+        if _CONTROL.search(text):
+            return text  # binary data, see `_parse_text`
+        raise LabelError(f"label {data[:_MAX_TEXT]!r} is not text in UTF-8: write it so, or as a number") from None
 
 
 class Classes(tuple[str, ...]):

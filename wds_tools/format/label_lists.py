@@ -135,17 +135,21 @@ class Lists:
 def why_several(texts: Collection[str]) -> str | None:
     """Return that texts probably mean several labels, and what to do; None if they do not.
 
-    An example is "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
+    An example is "cat dog" where there is "cat", or if most texts have the same separator between few words.
 
-    >>> why_several({"cat", "dog", "a cat"}) is None, why_several({"a;b", "b;c", "a;c"})[:37]
+    >>> why_several({"cat", "dog", "a fig"}) is None, why_several({"a;b", "b;c", "a;c"})[:37]
     (True, "labels such as 'a;b', 'a;c', made of ")
+    >>> why_several({"scab", "scab rust"})[:58]
+    "the label 'scab rust', and its part 'scab' is a label too:"
     """
     for text in sorted(texts):
         for separator in _SEPARATORS:
             parts = [part.strip() for part in text.split(separator)]
-            if len(parts) > 1 and set(texts).issuperset(parts):
+            labels = [part for part in dict.fromkeys(parts) if part in texts and part != text]
+            if labels:
+                are = "parts {} are labels" if len(labels) > 1 else "part {} is a label"
                 return (
-                    f"the label {text!r}, and its parts {', '.join(map(repr, parts[:3]))} are labels too: pass "
+                    f"the label {text!r}, and its {are.format(', '.join(map(repr, labels[:3])))} too: pass "
                     f"--label-separator {separator!r} (label_separator={separator!r}) if it means several labels, "
                     "or --label-type name (label_type='name') if it is the name of a class"
                 )

@@ -6,7 +6,6 @@ same in all of them, and states what becomes of every other file.
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
@@ -16,12 +15,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from wds_tools.errors import LabelError, SourceError
-from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, name_of
 from wds_tools.sources import about_images, layouts, masks, voc, yolo
-from wds_tools.sources.annotations import Annotations, completed, unpacked
+from wds_tools.sources.annotations import Annotations, class_list, completed, unpacked
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.image_tables import mask_classes
@@ -184,9 +182,7 @@ class Annotated(Layout):
         if annotations.labels:
             collector.classes = annotations.names
         elif annotations.names:
-            collector.field_classes[self.place] = ClassList(
-                annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
-            )
+            collector.field_classes[self.place] = class_list(annotations, split.source)
         collector.add_to_stamp(map(files.read, used))
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:

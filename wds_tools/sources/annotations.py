@@ -11,6 +11,7 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.objects import Object, name_of, remarks, scaled
 from wds_tools.sources.base import Skip
 from wds_tools.wording import counted
@@ -45,6 +46,14 @@ class Annotations:
     skipped: list[Skip] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def class_list(annotations: Annotations, where: str) -> ClassList:
+    """Return the classes of objects, each of which has a name."""
+    unnamed = next((number for number, name in enumerate(annotations.names) if not name.strip()), None)
+    if unnamed is not None:
+        raise SourceError(f"class number {unnamed} of {where} has no name: add it, or remove the empty line or entry")
+    return ClassList(annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes)))
 
 
 def text_of(data: bytes, where: str) -> str:

@@ -219,14 +219,23 @@ class Collector(Listing):
     def add(self, entry: Input, label: Any = NONE) -> None:
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
         self.inputs.append(entry)
-        self._labels.add(label)
+        self._add_label(label, 1, entry.path)
 
     def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Sequence[Any]) -> None:
         """Add inputs that have only a path, a size and a label: quickly, because there may be millions."""
         self.inputs.append_images(paths, sizes)
+        start = 0
         for _, same in groupby(labels, id):  # files come by folder
             label, *more = same
-            self._labels.add(label, 1 + len(more))
+            self._add_label(label, 1 + len(more), paths[start])
+            start += 1 + len(more)
+
+    def _add_label(self, label: Any, count: int, path: str) -> None:
+        """Add the label of the next inputs, of which the first has this path."""
+        try:
+            self._labels.add(label, count)
+        except LabelError as error:
+            raise LabelError(f"{path}: {error}") from error
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""

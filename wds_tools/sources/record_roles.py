@@ -43,7 +43,7 @@ from wds_tools.sources.label_choice import (
     one_hot,
     with_matching_names,
 )
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.layouts import is_split_name, split_in
 from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
 from wds_tools.sources.values import (
     ALL_KINDS,
@@ -67,7 +67,7 @@ IN_LISTS = (SECOND, FIRST, THIRD)
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
-_SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
+_SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "usage")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
 _LISTS = {Kind.LIST, Kind.VECTOR, Kind.ARRAY, Kind.PIXELS, Kind.MAPPING}
@@ -139,6 +139,15 @@ class NamedValues(Source):
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
         """Return whether values with the name of a label are texts, not classes."""
         return False
+
+
+def _names_splits(column: str) -> bool:
+    """Return whether a column is named like one of splits.
+
+    >>> _names_splits("is_valid"), _names_splits("Usage"), _names_splits("validity")
+    (True, True, False)
+    """
+    return column.lower() in _SPLIT_NAMES or bool(split_in(column))
 
 
 class Names:
@@ -253,7 +262,7 @@ class Names:
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be names of splits."""
-        return Kind.TEXT in self.kinds[name] or name.lower() in _SPLIT_NAMES
+        return Kind.TEXT in self.kinds[name] or _names_splits(name)
 
     def add_texts(self, name: str, values: Iterable[Any]) -> None:
         """Keep the different values of a name, as long as all are names of splits, or numbers of a column of splits."""
@@ -263,8 +272,10 @@ class Names:
             if value is None or (isinstance(value, str) and not value):
                 continue
             text = str(value)
-            is_number = name.lower() in _SPLIT_NAMES and text.lower() in _SPLIT_NUMBERS
-            if text not in splits and not is_number and not (isinstance(value, str) and is_split_name(text)):
+            is_split = isinstance(value, str) and is_split_name(text)
+            if _names_splits(name):  # such as PublicTest in the column Usage of FER-2013
+                is_split = is_split or text.lower() in _SPLIT_NUMBERS or bool(split_in(text))
+            if text not in splits and not is_split:
                 self.splits[name] = None
                 return
             splits.add(text)

@@ -191,17 +191,20 @@ class TableSource(TableRows):
         for entry, label in zip(entries, labels, strict=True):
             if entry is None:
                 continue
-            if entry.path in first:
+            name = entry.path
+            if not is_url(name):  # 1.jpg and ./1.jpg are one file
+                name = os.path.normpath(self._joined(name.strip().replace("\\", "/")))
+            if name in first:
                 repeated.add(entry.path)
-                earlier = first[entry.path]
+                earlier = first[name]
                 if label not in _NO_LABEL and earlier not in _NO_LABEL and str(label) != str(earlier):
                     raise SourceError(
                         f"{self.path} has several rows for {entry.path!r}, with the labels {earlier!r} and "
                         f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
                         "--column label= to pack a sample for each row, without labels"
                     )
-            if first.get(entry.path) in _NO_LABEL:
-                first[entry.path] = label
+            if first.get(name) in _NO_LABEL:
+                first[name] = label
         if repeated:
             several = f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}"
             if self.options.kind is None:

@@ -175,7 +175,7 @@ class Text(AtPath):
         texts = []
         for i, value in enumerate(self.values(part)):
             try:
-                text = value.decode() if isinstance(value, bytes) else value
+                text = value.decode().removeprefix("\ufeff") if isinstance(value, bytes) else value
             except UnicodeDecodeError as error:
                 actual = f"bytes that are not UTF-8 ({error})"
                 raise self.invalid(part, i, actual, "text: read it with Field") from error
