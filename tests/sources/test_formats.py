@@ -115,8 +115,9 @@ def test_paths_may_be_absolute_or_lead_upwards_and_urls_are_fetched(tmp_path: Pa
 
     fsspec.filesystem("memory").pipe("/bucket/b.jpg", six[1].data)
     (tmp_path / "a.jpg").write_bytes(six[0].data)
+    (tmp_path / "c.jpg").write_bytes(six[2].data)
     (tmp_path / "deep").mkdir()
-    rows = ["../a.jpg", str(tmp_path / "a.jpg"), "memory://bucket/b.jpg", "memory://bucket/gone.jpg"]
+    rows = ["../a.jpg", str(tmp_path / "c.jpg"), "memory://bucket/b.jpg", "memory://bucket/gone.jpg"]
     (tmp_path / "deep" / "t.tsv").write_text("image_url\n" + "\n".join(rows))
     report = pack(tmp_path / "deep" / "t.tsv", tmp_path / "dst", workers=1)
     assert report.packed == 3
@@ -435,14 +436,16 @@ def test_an_arrow_file_that_lacks_a_column_of_the_first_is_an_error_that_names_i
 
 
 def test_blank_lines_before_the_first_row_of_json_lines_are_skipped(tmp_path: Path, six: list[Photo]) -> None:
-    (tmp_path / "1.jpg").write_bytes(six[0].data)
-    (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "./1.jpg"}\n')
+    for name in ("1.jpg", "2.jpg", "3.jpg"):
+        (tmp_path / name).write_bytes(six[0].data)
+    (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "2.jpg"}\n')
     assert len(scan(tmp_path / "a.jsonl").inputs) == 2
 
 
 def test_columns_of_json_lines_are_those_of_all_rows(tmp_path: Path, six: list[Photo]) -> None:
-    (tmp_path / "1.jpg").write_bytes(six[0].data)
-    rows = [{"image": "1.jpg"}, {"image": "./1.jpg", "label": 3}, {"image": "././1.jpg", "caption": "a"}]
+    for name in ("1.jpg", "2.jpg", "3.jpg"):
+        (tmp_path / name).write_bytes(six[0].data)
+    rows = [{"image": "1.jpg"}, {"image": "2.jpg", "label": 3}, {"image": "3.jpg", "caption": "a"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     listing = scan(tmp_path / "a.jsonl")
     assert [entry.label for entry in listing.inputs] == [3]
