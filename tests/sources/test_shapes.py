@@ -147,6 +147,22 @@ def test_regions_of_via_have_one_attribute_that_is_the_class(tmp_path: Path) -> 
         wt.pack(src, tmp_path / "again", workers=1)
 
 
+def test_images_with_a_region_of_via_without_a_class_are_skipped_and_named(tmp_path: Path) -> None:
+    src = tree(tmp_path / "src")
+    metadata = json.loads((SHAPES / "globox_via.json").read_text())
+    images = {image["filename"]: image["regions"] for image in metadata.get("_via_img_metadata", metadata).values()}
+    images["photo_1.jpg"][0]["region_attributes"] = {}
+    key = next(iter(images["photo_2.jpg"][0]["region_attributes"]))
+    images["photo_2.jpg"][0]["region_attributes"] = {key: {"cat": True, "dog": True}}  # check boxes
+    (src / "via.json").write_text(json.dumps(metadata))
+    report = wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    assert {skip.path: skip.reason for skip in report.skipped} == {
+        "images/photo_1.jpg": f"a region has no value for {key!r}, which is the class",
+        "images/photo_2.jpg": f"a region has 2 of the options of {key!r}, which is the class: choose one",
+    }
+    assert report.manifest.samples == 2
+
+
 def test_a_box_of_scalabel_includes_its_last_pixel_and_lines_are_kept_as_they_are(tmp_path: Path) -> None:
     """The form is that of BDD100K: a list of frames, boxes, and lanes with curves."""
     src = tree(tmp_path / "src")

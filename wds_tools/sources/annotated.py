@@ -522,11 +522,12 @@ class Masks(Annotated):
         without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
         if pairing.unpaired and (together := masks.folders_together(without)):
             example = next(filter(masks.is_mask, lost or pairing.unpaired), pairing.unpaired[0])
+            only = "--from masks (kind='masks') to pack only images with such a mask, or " if pairing.pairs else ""
             raise SourceError(
-                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "
-                f"{len(pairing.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
-                "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
-                "with such a mask, or --from folder (kind='folder') if the folders are classes"
+                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and "
+                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not one): merge the "
+                "masks of an image into one file with its name; or pass "
+                f"{only}--from folder (kind='folder') if the folders are classes"
             )
         if is_most:
             _check_further(files, pairing, lost)
@@ -577,7 +578,7 @@ def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) ->
     further = masks.partners((image for image, _ in pairing.pairs), others)
     if further and 2 * len(further) >= len(pairing.pairs):
         image, unpaired = next(iter(further.items()))
-        mask = next(iter(dict(pairing.pairs)[image].values()))
+        _, mask = min(dict(pairing.pairs)[image].items(), key=lambda item: not item[0].startswith("mask"))
         raise SourceError(
             f"{files.where} has {mask!r} as the mask of {image!r}, and {unpaired!r} with the same name, which is "
             "neither a mask nor an image with a mask: if it is the mask, call its folder 'masks' and move the other "

@@ -153,7 +153,7 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     images: dict[str, list[Shaped]] = {}
     used: dict[str, list[File]] = {}
     file_of: dict[str, File] = {}
-    skipped: list[Skip] = []
+    skipped: dict[str, list[Skip]] = {}
     kinds: dict[str, None] = {}
     stated: dict[str, str] = {}  # image that has a separate file -> its name there
     for file, data, kind in _shape_files(files):
@@ -170,8 +170,10 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
         except SourceError as error:
             if image is None:
                 raise
-            skipped.append(Skip(image.path, str(error)))
+            skipped.setdefault(split, []).append(Skip(image.path, str(error)))
             continue
+        skipped.setdefault(split, []).extend(Skip(entry.name, entry.error) for entry in shaped if entry.error)
+        shaped = [entry for entry in shaped if not entry.error]
         if image is not None and shaped:
             stated[image.path] = shaped[0].name
         images.setdefault(split, []).extend(entry._replace(name=image.path) if image else entry for entry in shaped)
@@ -191,7 +193,9 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
         files_of = used.get(split, [])
         where = files_of[0].path if files_of else "its file of shapes"
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
-        parsed = replace(parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped], notes=[*parsed.notes, *notes])
+        parsed = replace(
+            parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped.get(split, ())], notes=[*parsed.notes, *notes]
+        )
         plan[split] = _described(files, split, parsed, files_of, file_of, "file of shapes" if file_of else "", parts)
     return plan
 
@@ -203,11 +207,13 @@ class Shaped(NamedTuple):
         name: Its name in the file.
         entries: Further entries of it, such as its width.
         shapes: Annotations as in COCO, with the name of their class.
+        error: Why the image cannot be used.
     """
 
     name: str
     entries: Mapping[str, Any] = {}
     shapes: Sequence[_Shape] = ()
+    error: str = ""
 
 
 def format_of(data: bytes) -> str | None:
@@ -316,17 +322,23 @@ def _via(value: Any) -> Iterable[Shaped]:
         )
     key = next(iter(usual or attributes), None)
     for image, regions in images:
-        shapes = [_via_shape(region, key) for region in regions]
-        yield Shaped(str(image["filename"]), image.get("file_attributes") or {}, shapes)
+        try:
+            shapes, error = [_via_shape(region, key) for region in regions], ""
+        except SourceError as problem:
+            shapes, error = [], str(problem)
+        yield Shaped(str(image["filename"]), image.get("file_attributes") or {}, shapes, error)
 
 
 def _via_shape(region: dict[str, Any], key: str | None) -> _Shape:
     shape, attributes = region["shape_attributes"], dict(region["region_attributes"])
     if key is not None and attributes.get(key) in _EMPTY:
-        raise ValueError(f"a region has no value for {key!r}, which is the class")
+        raise SourceError(f"a region has no value for {key!r}, which is the class")
     name = _NO_CLASS if key is None else attributes.pop(key)
     if isinstance(name, dict):  # options that can be chosen together
-        [name] = (option for option, is_chosen in name.items() if is_chosen)
+        chosen = [option for option, is_chosen in name.items() if is_chosen]
+        if len(chosen) != 1:
+            raise SourceError(f"a region has {len(chosen)} of the options of {key!r}, which is the class: choose one")
+        [name] = chosen
     if shape["name"] == "rect":
         return _made(name, {"bbox": [shape[side] for side in ("x", "y", "width", "height")]}, attributes)
     if "all_points_x" in shape:

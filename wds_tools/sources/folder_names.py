@@ -92,7 +92,7 @@ def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iter
     ["1 folder without an image: not a class, such as 'fig'"]
     """
     notes = []
-    if same := sorted(next(iter(with_same(paths, str.lower).values()), ())):
+    if same := next((sorted({*group}) for group in with_same(paths, str.lower).values() if len({*group}) > 1), []):
         notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
     if folders := sorted(set(others) - set(classes)):
         notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")

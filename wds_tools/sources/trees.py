@@ -50,14 +50,15 @@ from wds_tools.sources.files import (
     tar_stem,
 )
 from wds_tools.sources.folder_names import folders_of_archives
-from wds_tools.sources.inputs import File, path_bytes
-from wds_tools.sources.layouts import hidden_root, is_image_name, may_have_hidden
+from wds_tools.sources.inputs import File, path_bytes, with_same
+from wds_tools.sources.layouts import FIELDS, hidden_root, is_image_name, may_have_hidden
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, check_not_empty, each_object
 from wds_tools.storage.requests.remote_folder import RemoteFolder
+from wds_tools.wording import counted
 
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
@@ -285,6 +286,18 @@ class Archives(Tree):
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
         folders, note = folders_of_archives(stems, archives)
         self.notes += (note,) if note else ()
+        names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
+        same = with_same(names, str) if len(archives) > 1 else {}
+        images = {name.rpartition(".")[0]: name for name in same if is_image_name(name)}
+        for name in same:
+            if name.lower().endswith(FIELDS) and name.rpartition(".")[0] in images:
+                raise SourceError(
+                    f"{self.name} has {name!r} and its image in several archives, so that it is not known which belong "
+                    "together: unpack each archive into a folder of its own"
+                )
+        if images:
+            first = min(images.values())
+            self.notes += (f"{counted(len(images), 'path')} in several archives, such as {first!r}: all are packed",)
         for folder, files in zip(folders, archives, strict=True):
             yield [file._replace(path=folder + name) for name, file in files.items()]
 
