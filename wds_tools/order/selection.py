@@ -277,8 +277,8 @@ def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
     return np.repeat(ids, counts)[np.argsort(rounds, kind="stable")]
 
 
-def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpose: str) -> NDArray[np.int64]:
-    """Draw ``count`` of the ids at random, and return them in their original order.
+def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpose: str) -> NDArray[np.signedinteger]:
+    """Draw ``count`` of the ids at random, and return them in their original order: int32 of a short range, or int64.
 
     Those with the smallest hashes are drawn. Counts of their first 16 bits tell which bits the last drawn one has, so
     that only samples with these bits are sorted.
@@ -296,16 +296,19 @@ def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpo
     for _, _, values in parts():
         counts += np.bincount((values >> np.uint64(48)).astype(np.int64), minlength=len(counts))
     last = int(np.searchsorted(np.cumsum(counts), count, side="left"))  # the bits of the last drawn one
-    rows, ties, tie_hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    kind: type[np.signedinteger] = np.int32 if len(ids) <= 1 << 31 else np.int64
+    rows, ties, tie_hashes = [np.empty(0, kind)], [np.empty(0, kind)], [np.empty(0, np.uint64)]
     for start, _, values in parts():
         bits = (values >> np.uint64(48)).astype(np.int64)
-        rows.append(start + np.flatnonzero(bits < last))
+        rows.append((start + np.flatnonzero(bits < last)).astype(kind))
         own = np.flatnonzero(bits == last)
-        ties.append(start + own)
+        ties.append((start + own).astype(kind))
         tie_hashes.append(values[own])
     missing = count - int(counts[:last].sum())
     tied = np.concatenate(ties)[np.argsort(np.concatenate(tie_hashes), kind="stable")[:missing]]
-    return _taken(ids, np.sort(np.concatenate([*rows, tied])))
+    drawn = np.concatenate([*rows, tied])
+    drawn.sort()
+    return drawn if isinstance(ids, range) else _taken(ids, drawn)
 
 
 def split_by_class(

@@ -224,7 +224,7 @@ def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, froz
     return condition.expression, condition.columns, [name for name in further if name in condition.columns]
 
 
-def _subset(ids: NDArray[np.signedinteger] | range, subset: Any, *, total: int, seed: int) -> NDArray[np.int64]:
+def _subset(ids: NDArray[np.signedinteger] | range, subset: Any, *, total: int, seed: int) -> NDArray[np.signedinteger]:
     if isinstance(subset, float):
         if not 0 < subset <= 1:
             raise OptionError(f"subset={subset}; allowed is a fraction above 0 and up to 1, or sample ids")
