@@ -267,7 +267,7 @@ def test_parquet_files_in_folders_without_a_label_name_the_folders(tmp_path: Pat
         (src / name).mkdir(parents=True)
         pq.write_table(pa.table({"image": [photo.data for photo in six]}), src / name / "p.parquet")
     [note] = (note for note in pack(src)[1].account.notes if "in the folders" in note)
-    assert note.startswith("no label: the files are in the folders 'cat', 'dog'; if these are the classes, rename them")
+    assert note.startswith("no label: the files are in the folders 'cat', 'dog'; if these are the classes, move the")
     for name in ("cat", "dog"):
         (src / name).rename(src / f"label={name}")
     assert wt.pack(src, tmp_path / "renamed", workers=1).manifest.classes == ("cat", "dog")

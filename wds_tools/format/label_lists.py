@@ -116,7 +116,7 @@ class Lists:
     def split(self, numbers: NDArray[np.int64], missing: int) -> tuple[list[tuple[int, ...] | None], int, int]:
         """Return the class numbers of each sample, each once.
 
-        Also return how many samples name a class several times, and how many values in lists are missing.
+        Also return how many samples name a class several times, and how many values are missing in lists with others.
         """
         rows: list[tuple[int, ...] | None] = []
         start = repeated = lost = 0
@@ -124,10 +124,10 @@ class Lists:
         for length in self.lengths.tolist():
             stop = start + max(length, 0) + (length == _NO_LIST)
             labels = [number for number in values[start:stop] if number != missing]
-            lost += 0 if length == _NO_LIST else length - len(labels)
+            lost += length - len(labels) if labels and length != _NO_LIST else 0
             different = tuple(dict.fromkeys(labels))
             repeated += len(different) < len(labels)
-            rows.append(None if length == _NO_LIST and not labels else different)
+            rows.append(None if length and not labels else different)  # an empty list belongs to no class
             start = stop
         return rows, repeated, lost
 

@@ -15,7 +15,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from wds_tools.errors import SourceError
-from wds_tools.sources import layouts, masks, yolo
+from wds_tools.format.label import quoted
+from wds_tools.sources import folder_names, layouts, masks, yolo
 from wds_tools.sources.about_images import (
     HEAD,
     SAYS_SO,
@@ -27,7 +28,7 @@ from wds_tools.sources.about_images import (
     says_labels,
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
-from wds_tools.sources.file_sets import notes_on_copies
+from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
 from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, About, notes_on, why_not_packed
@@ -37,6 +38,7 @@ _MAX_FOLDERS_NEXT = 20
 _MAX_TABLES_ABOVE = 20  # tables and texts among them
 _MAX_BYTES_ABOVE = 64 << 20  # of a table there
 _PROBED = 3  # images whose annotations in other folders are looked for
+_MOST_KEYS = 1000  # of records that are looked at
 _MASK_ENDINGS = [f"{end}.png" for end in ("_mask", "_seg", "_segmentation", "_label", "_labels", "_gt")]
 _OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
 _NOT_WITH_IT = (
@@ -63,9 +65,11 @@ def leave_out_files(source: Source, collector: Collector) -> None:
     for name in dict.fromkeys(filter(None, hidden.values())):
         account.leave_out("path", name, layouts.why_hidden(name))
     left_out = [path for path in reasons if hidden[path] is None]
-    about_files = _about_in(source, collector, root, left_out, are_labelled=source.is_stated)
+    suffixes = {posixpath.splitext(path)[1] for path in read} - {".json"}
+    unknown = [p for p in left_out if posixpath.splitext(p)[1] not in suffixes and not is_unfinished(p)]
+    about_files = _about_in(source, collector, root, unknown, are_labelled=source.is_stated)
     _check(source, {} if source.is_stated else about_files, root, source.joining)
-    archives = {path: About(NEXT_ARCHIVE) for path in left_out if why_not_packed(path) == ARCHIVE}
+    archives = {path: About(NEXT_ARCHIVE) for path in unknown if why_not_packed(path) == ARCHIVE}
     if archives and not source.is_stated and account.unit != "sample":
         raise SourceError(
             f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
@@ -75,6 +79,26 @@ def leave_out_files(source: Source, collector: Collector) -> None:
     for path in left_out:
         is_plain = path in about_files and reasons[path] == NEXT_TO_IT
         account.leave_out("file", path, about_files[path].reason if is_plain else reasons[path])
+
+
+def note_names(source: Source, collector: Collector) -> None:
+    """Note names of folders, files and keys that could be the classes of records without labels."""
+    if source.unit == "file":  # a tree of images has its own rule
+        return
+    parents = [file.path.parent.as_posix() for file in collector.files]
+    root = posixpath.commonpath(parents) if parents else ""
+    paths = [posixpath.relpath(file.path.as_posix(), root) for file in collector.files]
+    folders, files, inputs = layouts.first_folders(paths), words_of_files(paths), collector.inputs
+    if folders and not any("=" in name for name in folders):
+        note = f"the files are in the folders {quoted(folders)}; if these are the classes, "
+        collector.account.notes.append(f"no label: {note}{source.remedy_for_names(folders[0])}")
+    elif files:
+        note = f"the files are named {quoted(files)}; if these are the classes, "
+        collector.account.notes.append(f"no label: {note}{source.remedy_for_names(files[0])}")
+    else:
+        some = (inputs[index].path for index in range(0, len(inputs), len(inputs) // _MOST_KEYS + 1))
+        keys = [path for path in some if "#" not in path]
+        collector.account.notes += folder_names.note_on_prefixes(keys, source.remedy_for_names("NAME"))
 
 
 def check_next_to(source: Source, collector: Collector) -> None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE, Classes, quoted
 from wds_tools.sources.arrow_types import (
@@ -55,13 +55,13 @@ from wds_tools.sources.columns import LABEL, check_unique, not_finite
 from wds_tools.sources.files import find_files
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import Flags, class_lists_of, column_of, renumbered
-from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.values import Excluded, Kind, cell, is_text
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _PART = re.compile(r"-\d{5}-of-\d{5}\.")  # as Hugging Face names the files of a split
+_CACHE = re.compile(r"(cache-[0-9a-f]+.*|tmp\w+)\.arrow")  # results that Hugging Face keeps next to their sources
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
@@ -101,7 +101,10 @@ class ArrowSource(RecordSource):
             with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
                 names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
             return tuple(self.path / name for name in names)
-        return find_files(self.path, lambda name: name.lower().endswith((".arrow", ".feather", ".ipc")), "Arrow")
+        try:
+            return find_files(self.path, lambda name: is_arrow(name) and not _CACHE.fullmatch(name), "Arrow")
+        except MissingSourceError:
+            return find_files(self.path, is_arrow, "Arrow")
 
     def schema(self, file: int) -> pa.Schema:
         """Return the schema of a file."""
@@ -138,7 +141,12 @@ class ArrowSource(RecordSource):
             self._add_rows(collector)
 
     def why_left_out(self, path: str) -> str | None:
-        return None if path in _OF_SAVED else super().why_left_out(path)
+        if path in _OF_SAVED:
+            return None
+        if is_arrow(path) and (self.path / _OF_SAVED[0]).is_file():
+            return f"is not among the files that {_OF_SAVED[0]} names"
+        is_cache = _CACHE.fullmatch(path.rpartition("/")[2]) is not None
+        return "is a result that datasets keeps, such as of map()" if is_cache else super().why_left_out(path)
 
     def image_names(self, collector: Collector) -> Iterator[str]:  # noqa: ARG002 - the paths of rows are numbers
         yield from (str(value) for name in self._ids for value in self._values(range(len(self.paths)), name))
@@ -199,7 +207,6 @@ class ArrowSource(RecordSource):
             roles,
             lambda name: [*(self._values if Kind.TEXT in seen.kinds[name] else self._head)(files[:1], name)],
         )
-        collector.account.notes += self._notes_on_folders(roles)
         label = columns.types.get(roles.label or "")
         if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:
             collector.account.notes.append(
@@ -271,13 +278,8 @@ class ArrowSource(RecordSource):
                 seen.extend_texts(name, self._values(files, name))
         return seen.roles()
 
-    def _notes_on_folders(self, roles: Roles) -> list[str]:
-        """Return a note that names the folders of the files if they could be classes."""
-        folders = first_folders(os.path.relpath(path, self.path) for path in self.paths) if self.path.is_dir() else []
-        if roles.label is not None or LABEL in self.columns or not folders or any("=" in name for name in folders):
-            return []
-        remedy = f"rename them to label={folders[0]} and so on, which are read as a column"
-        return [f"no label: the files are in the folders {quoted(folders)}; if these are the classes, {remedy}"]
+    def remedy_for_names(self, first: str) -> str:
+        return f"move the files into folders such as label={first}, which are read as a column"
 
     def _add_entries(
         self, collector: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]
@@ -345,6 +347,11 @@ def _is_same(value: Any, folder_value: Any) -> bool:
 
 def _path_in(value: Any) -> Any:
     return value.get("path") if isinstance(value, dict) else None
+
+
+def is_arrow(name: str) -> bool:
+    """Return whether a file name is that of an Arrow file."""
+    return name.lower().endswith((".arrow", ".feather", ".ipc"))
 
 
 def is_parquet(name: str) -> bool:
@@ -423,7 +430,8 @@ def _names(root: Path, paths: Sequence[Path]) -> list[str]:
 
 def _partitions(root: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the columns that are folders ``name=value`` in the path of each file."""
-    folders = [(path.relative_to(root) if root.is_dir() else path).parts[:-1] for path in paths]
+    base = root.parent if "=" in root.name else root
+    folders = [(path.relative_to(base) if root.is_dir() else path).parts[:-1] for path in paths]
     pairs = [[folder.split("=", 1) for folder in parts if "=" in folder] for parts in folders]
     by_file = [{name: None if value == _NO_PARTITION else unquote(value) for name, value in parts} for parts in pairs]
     values = {pair for columns in by_file for pair in columns.items()}

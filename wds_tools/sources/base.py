@@ -343,6 +343,8 @@ class Source:
         around = import_module("wds_tools.sources.around")  # it reads tables, which are sources too
         around.leave_out_files(self, collector)
         listing = collector.listing()
+        if not listing.has_labels and "label" not in self.columns:
+            around.note_names(self, collector)
         if not collector.are_labelled and not self.is_stated:
             around.check_next_to(self, collector)
         return listing
@@ -360,6 +362,10 @@ class Source:
         if is_unfinished(path):
             return UNFINISHED
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else NEXT_TO_IT
+
+    def remedy_for_names(self, first: str) -> str:  # noqa: ARG002 - for formats with columns in paths
+        """Return what to do if the names of files, folders or keys are the classes, as the end of a sentence."""
+        return "write a label into each record, or pack the images as files in folders with these names"
 
     def image_names(self, collector: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""

@@ -32,6 +32,7 @@ _UNFINISHED = re.compile(
 )
 _PART = re.compile(r"(.*?)(\d+)([-_ ]?of[-_ ]?)(\d+)(.*)", re.IGNORECASE | re.DOTALL)  # train-00000-of-00002.parquet
 _NUMBERS = re.compile(r"([-_. ]*(\d+|of|part|shard))*$", re.IGNORECASE)
+_WORDS = re.compile(r"[^\W\d_]+([-_ ][^\W\d_]+)*")
 _COPY = re.compile(r" ?\(\d+\)(?=\.|$)| ?- Copy(?=\.|$)|[-_ ]copy\d*(?=\.|$)|-checkpoint(?=\.|$)", re.IGNORECASE)
 _ENDS_BYTES = 1 << 16
 _MOST_PARTS = 1_000_000
@@ -110,6 +111,17 @@ def notes_on_copies(files: Sequence[tuple[Path, int]]) -> list[str]:
         if other != path and filecmp.cmp(path, other, shallow=False):
             notes.append(f"{names[other]!r} and {names[path]!r} have the same content: their samples are packed twice")
     return notes
+
+
+def words_of_files(paths: Sequence[str]) -> list[str]:
+    """Return the names of files without numbers at their end, if these differ and are words, as classes are.
+
+    >>> words_of_files(["ant-0.tar", "ant-1.tar", "bee-0.tar"]), words_of_files(["part-0.tar", "part-1.tar"])
+    (['ant', 'bee'], [])
+    """
+    words = sorted({_NUMBERS.sub("", posixpath.basename(path).partition(".")[0]) for path in paths})
+    are_words = all(_WORDS.fullmatch(word) and not is_split_name(word) for word in words)
+    return words if len(words) > 1 and are_words else []
 
 
 def _ends(path: Path, size: int) -> bytes:

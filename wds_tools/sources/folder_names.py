@@ -99,7 +99,7 @@ def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iter
     return notes
 
 
-def note_on_prefixes(paths: Sequence[str]) -> list[str]:
+def note_on_prefixes(paths: Sequence[str], remedy: str = "move the images into folders with these names") -> list[str]:
     """Return a note if the names of images without labels begin with a few words, which can be classes.
 
     >>> note_on_prefixes(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"])
@@ -113,7 +113,7 @@ def note_on_prefixes(paths: Sequence[str]) -> list[str]:
     if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
         return []
     shown = quoted(sorted(counts))
-    return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
+    return [f"no labels; names begin with {shown}: if these are classes, {remedy}"]
 
 
 def notes_about_levels(paths: Iterable[str]) -> list[str]:

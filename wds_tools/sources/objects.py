@@ -91,7 +91,20 @@ class ObjectSource(RecordSource):
                 f"{self.record_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
                 "were read from, pass items with their bytes, or pack the files by their path"
             )
+        collector.account.notes += self._notes_on_unread_names()
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
+
+    def _notes_on_unread_names(self) -> list[str]:
+        """Return a note for an attribute with class names that is not a list of names."""
+        if self._classes or self.options.classes or self.record_roles is None or self.record_roles.label is None:
+            return []
+        values = {name: getattr(self._items, name, None) for name in ("classes", "class_to_idx")}
+        return [
+            f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list of names: labels "
+            "have no class names, pass classes=[...]"
+            for name, value in values.items()
+            if value is not None and (callable(value) or not hasattr(value, "__len__") or len(value))
+        ]
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
         """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
@@ -266,14 +279,28 @@ def _class_names(items: Any) -> tuple[str, ...]:
 def _stated_names(items: Any) -> tuple[str, ...]:
     names: Any = getattr(items, "classes", None)
     index_of = getattr(items, "class_to_idx", None)
-    listed = names_in(names.tolist() if hasattr(names, "tolist") else names)
-    ordered = names_in(index_of)
+    listed = names_in(_as_text(names.tolist() if hasattr(names, "tolist") else names))
+    ordered = names_in(_with_synonyms(index_of) if isinstance(index_of, Mapping) else index_of)
     if listed and ordered and set(listed) == set(ordered) and listed != ordered:
         raise LabelError(
             f"the {type(items).__name__} has its classes in a different order in 'classes' ({quoted(listed)}) than in "
             f"'class_to_idx' ({quoted(ordered)}): pass classes=[...]"
         )
     return listed or ordered
+
+
+def _as_text(names: Any) -> Any:
+    """Return a list of names as texts, if they are bytes, as in pickles of Python 2."""
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, bytes) for name in names)
+    return [name.decode("utf-8", "surrogateescape") for name in names] if is_list else names
+
+
+def _with_synonyms(index_of: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return names and numbers with one name for each number: several names of a number are joined, as in a list."""
+    by_index: dict[Any, list[str]] = {}
+    for name, index in index_of.items():
+        by_index.setdefault(index, []).extend(map(str, _as_text([name])))
+    return {", ".join(names): index for index, names in by_index.items()}
 
 
 _Row = dict[str, Any]
