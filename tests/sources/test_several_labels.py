@@ -258,7 +258,7 @@ def test_reshard_append_merge_and_splits_keep_the_labels(packed_labels: Path, tm
     assert stored(tmp_path / "again") == dict(enumerate(WORDS))
     more = pd.DataFrame({"path": ["0.png", "1.png"], "labels": [["dog", "ant"], ["ant"]]})
     more.to_json(tmp_path / "src" / "more.jsonl", orient="records", lines=True)
-    wt.append(tmp_path / "src" / "more.jsonl", packed_labels, workers=1)
+    wt.append(tmp_path / "src" / "more.jsonl", packed_labels, repeated="append", workers=1)
     assert manifest_of(packed_labels).field_classes == {"labels.json": ClassList((*NAMES, "ant"))}
     assert stored(packed_labels) == {0: ["dog", "ant"], 1: ["ant"], 2: [], 3: WORDS[3]}
     with pytest.raises(LabelError, match="'ant' or no name"):

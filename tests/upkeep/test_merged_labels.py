@@ -251,3 +251,32 @@ def test_classes_of_another_label_are_not_kept(tmp_path: Path) -> None:
     assert wt.index_shards(f"{tmp_path}/*.tar", label="json:genus").classes == named
     assert wt.index_shards(f"{tmp_path}/*.tar").classes == named  # as the manifest states
     assert wt.index_shards(f"{tmp_path}/*.tar", label="cls").classes == ("fig", "pear")
+
+
+def test_a_dataset_with_class_names_can_have_another_label(photos: Path, tmp_path: Path) -> None:
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    rows = [("ant", "x", ["p"]), ("bee", "z", ["p", "q"]), ("ant", "y", ["q"])]
+    columns = {"label": [row[0] for row in rows], "species": [row[1] for row in rows], "tags": [row[2] for row in rows]}
+    pd.DataFrame({"image": [photo] * 3, **columns}).to_parquet(tmp_path / "t.parquet")
+    wt.pack(tmp_path / "t.parquet", tmp_path / "packed", columns={"label": "label"}, workers=1)
+    report = wt.reshard(tmp_path / "packed", tmp_path / "species", label="json:species", workers=1)
+    assert report.manifest.classes == ("x", "y", "z")
+    (tmp_path / "copy").mkdir()
+    for path in (tmp_path / "packed").glob("*.tar"):
+        shutil.copy(path, tmp_path / "copy")
+    wt.index_shards(f"{tmp_path}/copy/*.tar", label="json:species")
+    wt.reshard(tmp_path / "copy", tmp_path / "again", workers=1)
+    for folder in ("species", "again"):
+        facts = [json.loads(facts) for facts in stored_json(tmp_path / folder)]
+        assert all(entries["class"] == entries["species"] for entries in facts)
+    tagged = wt.reshard(tmp_path / "packed", tmp_path / "tags", label="json:tags", workers=1)
+    assert tagged.manifest.field_classes["labels.json"].names == ("p", "q")
+    assert not any("class" in json.loads(facts) for facts in stored_json(tmp_path / "tags"))
+    same = wt.reshard(tmp_path / "packed", tmp_path / "same", label="json:class", workers=1)
+    assert same.manifest.classes == ("ant", "bee")
+
+
+def stored_json(folder: Path) -> list[bytes]:
+    """Return the field ``json`` of each sample, read by the webdataset library."""
+    urls = sorted(map(str, folder.glob("*.tar")))
+    return [sample["json"] for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)]

@@ -26,7 +26,7 @@ from wds_tools.format.index import ABSENT, NO_LABEL, from_bytes
 from wds_tools.format.index_edit import read_columns
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
+from wds_tools.format.label_source import INDEX, NAMED, LabelSource, NamesOfNumbers
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
@@ -136,7 +136,9 @@ class WebDatasetSource(Source):
             manifest if manifest is not None and manifest.label is not None and LABEL not in self.columns else None
         )
         # After a merge, the shards have other class numbers than the manifest names.
-        has_other_label = LABEL in self.columns and manifest is not None and manifest.label == INDEX
+        named = LabelSource() if manifest is None else _label_of(manifest)
+        has_other_label = LABEL in self.columns and named != self.label and (named is None or self.label != NAMED)
+        self.has_new_class = self._stated is not None or self.label != LabelSource()
         self._class_names = manifest.classes if manifest and not has_other_label else None
         self._field_classes = manifest.field_classes if manifest else {}
         self._earlier = manifest.account if manifest else None
@@ -287,7 +289,13 @@ class WebDatasetSource(Source):
         if facts is None:
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept, signature=signature)
-        return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)}, signature=signature)
+        return Record(bytes(fields[image]), kept, self._new_facts(entry, key, facts), signature=signature)
+
+    def _new_facts(self, entry: Input, key: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the entries of the new field ``json``, without the class name of another label."""
+        is_labelled = entry.label is not None or entry.labels is not None
+        kept = {name: value for name, value in facts.items() if (name,) != NAMED.path or not self.has_new_class}
+        return {**(kept if is_labelled else facts), "key": facts.get("key", key)}
 
     def _signature(self, shard_index: int, start: int, stop: int) -> Signature | None:
         """Return the signature that the index of a shard has for the image of the sample at these bytes."""
@@ -376,6 +384,11 @@ class DottedSource(WebDatasetSource):
 
     kind = "dotted"
     split = staticmethod(split_at_last_dot)
+
+
+def _label_of(manifest: Manifest) -> LabelSource | None:
+    """Return where the labels are that a manifest names; None if they are only in the index."""
+    return None if manifest.label == INDEX else LabelSource.parse(manifest.label or "cls")
 
 
 def _image_remedy(fields: Iterable[str]) -> str:
