@@ -21,7 +21,7 @@ from torchvision.datasets import CocoDetection, VOCDetection
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, MissingSourceError, OptionError, SourceError
 from wds_tools.sources.detect import open_source
 
 NAMES = ("cat", "dog", "fig tree")
@@ -407,6 +407,38 @@ def test_a_layout_that_the_files_do_not_have_is_refused_with_what_it_needs(src, 
             wt.pack(src, tmp_path / "out", kind=kind)
     with pytest.raises(OptionError, match="read as coco, which has no columns"):
         wt.pack(src, tmp_path / "out", kind="coco", columns={"label": "x"})
+
+
+def test_labels_and_classes_of_images_with_objects_are_refused_with_what_to_do(src, tmp_path):
+    (src / "labels.json").write_text(coco_file())
+    with pytest.raises(
+        LabelError, match=r"has classes of objects or masks, and no labels .* correct the names in the ann"
+    ):
+        wt.pack(src, tmp_path / "out", classes=["dog"])
+    with pytest.raises(OptionError, match="is read as coco, which has no columns"):
+        wt.pack(src, tmp_path / "out", columns={"label": "category_id"})
+    with pytest.raises(SourceError, match=r"labels.json has no images, .*: name the folder that contains it"):
+        wt.pack(src / "labels.json", tmp_path / "out")
+
+
+def test_if_no_image_can_be_packed_the_reason_comes_first(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    for label in src.glob("labels/*.txt"):
+        label.write_text("0 20 15 10 10\n")
+    with pytest.raises(
+        MissingSourceError, match=r"has 4 images, and none can be packed; correct them: .* outside its im"
+    ):
+        wt.pack(src, tmp_path / "out")
+
+
+def test_archives_of_images_and_of_annotations_must_be_unpacked_together(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_box", "images/{split}/{name}")
+    (tmp_path / "zips").mkdir()
+    shutil.make_archive(str(tmp_path / "zips" / "train2017"), "zip", src / "images")
+    shutil.rmtree(src / "images")
+    shutil.make_archive(str(tmp_path / "zips" / "annotations_trainval2017"), "zip", src)
+    with pytest.raises(SourceError, match=r"named like annotations, next to archives of images: unpack all of them"):
+        wt.pack(tmp_path / "zips", tmp_path / "out")
 
 
 def test_folders_are_classes_if_the_user_says_so(src, tmp_path):

@@ -362,7 +362,13 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
 
 def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] | None) -> None:
     """Check that there are labels if class names were given. A split may have none."""
+    listings = list(listings)
     if classes and not any(listing.has_labels for listing in listings):
+        if any(listing.field_classes for listing in listings):
+            raise LabelError(
+                f"{shown_path(name)} has classes of objects or masks, and no labels of images, whose class names "
+                "--classes (classes=) states: omit it, and correct the names in the annotations"
+            )
         raise LabelError(
             f"{shown_path(name)} has no labels, but class names were given ({quoted(classes)}): name the label "
             "(--label, --column label=...), or omit --classes (classes=)"

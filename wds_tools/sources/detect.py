@@ -211,11 +211,20 @@ def detect(path: Path) -> str:
     if path.is_file() and is_image_name(path.name):
         raise SourceError(f"{path} is a single image: name the folder that contains it")
     if path.exists() and not path.is_dir():
-        raise SourceError(
-            f"{path} is not a folder, and its format cannot be detected from its name; expected a folder of images, or "
-            f"the format with --from (kind=): {_all_names()}"
-        )
+        raise SourceError(_why_not_detected(path))
     return "folder"
+
+
+def _why_not_detected(path: Path) -> str:
+    if path.suffix.lower() in (".json", ".xml", ".yaml", ".yml"):
+        return (
+            f"{path} has no images, and its format cannot be detected: name the folder that contains it and the images "
+            "if it has their objects or classes (COCO, VOC, YOLO), or pass --from table (kind='table') if it is a table"
+        )
+    return (
+        f"{path} is not a folder, and its format cannot be detected from its name; expected a folder of images, or "
+        f"the format with --from (kind=): {_all_names()}"
+    )
 
 
 def _check_images_decide(path: Path, names: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ _LOGS = {  # what is in a folder if not all of its Parquet files count -> the fo
     "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
     ".hoodie": ("a Hudi table", "Spark"),
 }
+_ANNOTATIONS = re.compile(r"(.*[-_.])?(annotations?|annots?|labels?)(?![a-z])")  # of archives, as COCO has them
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 _UNFINISHED = re.compile(
     r".*(~|\.(tmp|temp|part|partial|filepart|crdownload|download|incomplete|aria2|bak|backup|old|orig|swp))",
@@ -206,6 +207,13 @@ def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
     if not are_known:
         by_split = _parts_next_to_a_split(names, given=given)
     splits = sorted(by_split)
+    archives = [name for name in names if name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))]
+    described = next((name for name in archives if _ANNOTATIONS.match(posixpath.basename(name).lower())), None)
+    if described is not None and len(archives) > 1 and len(splits) > 1 and not given:
+        raise SourceError(
+            f"{shown_path(root)} has {described!r}, which is named like annotations, next to archives of images: "
+            "unpack all of them into one folder, and pack this folder"
+        )
     if len(splits) > 1 and not all(split.lower() in given.lower() for split in splits):
         places = {split: _place(split, by_split[split], names) for split in splits}
         paths = {split: posixpath.join(root, place) for split, place in places.items() if place}

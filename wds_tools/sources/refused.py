@@ -177,6 +177,9 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
             "the file that has both images and labels; if they are in several files, write the arrays into one first, "
             "such as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
         )
+    if images := [(path, reason) for path, reason in skipped if is_image_name(path) and reason != NOT_AN_IMAGE]:
+        path, reason = images[0]
+        return f"{where} has {counted(len(images), 'image')}, and none can be packed; correct them: {path!r} {reason}"
     path, reason = skipped[0]
     table = next((path for path, _ in skipped if path.lower().endswith(TABLES)), None)
     hint = "" if table is None else f"; or name the table, {where}/{table}, if its rows have URLs, paths or pixels"

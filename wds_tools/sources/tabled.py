@@ -32,7 +32,7 @@ from wds_tools.sources.layouts import (
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import COUNT, Row, states_classes
-from wds_tools.sources.tree import Layout
+from wds_tools.sources.tree import LAYOUTS, Layout, imported
 from wds_tools.sources.values import Kind
 from wds_tools.wording import counted
 
@@ -139,7 +139,7 @@ class Table(Layout):
         if self._plan is None:
             tables = tables_of(files, self.options)
             if not tables:
-                raise self._no_table(files.where)
+                raise self._no_table(files)
             self._plan = planned(files, tables, self.options)
         if list(self._plan) == [""]:
             self.no_splits = self._plan[""].no_splits or self.no_splits
@@ -258,7 +258,8 @@ class Table(Layout):
         texts = {name: text.encode("utf-8", "surrogateescape") for name, text in facts.get("texts", {}).items()}
         return record._replace(fields={**record.fields, **texts})
 
-    def _no_table(self, where: str) -> Exception:
+    def _no_table(self, files: Files) -> Exception:
+        where = files.where
         reason = "no table (.csv, .tsv, .jsonl, .json, .parquet) in it names the images"
         if IMAGE in self.options.columns:
             reason = f"no table in it has a column {self.options.columns[IMAGE]!r}"
@@ -267,7 +268,9 @@ class Table(Layout):
             given, no_columns = f"columns={dict(self.options.columns)!r}", ", which has no columns"
             omit = "--column and --label (columns=)"
         if self.options.columns or self.options.encoding:
-            return OptionError(f"{given}, but {where} is read as folder{no_columns}, because {reason}: omit {omit}")
+            annotated = (name for name in ("coco", "yolo", "voc") if imported(LAYOUTS[name]).matches(files))
+            kind = next(annotated, "folder")
+            return OptionError(f"{given}, but {where} is read as {kind}{no_columns}, because {reason}: omit {omit}")
         return SourceError(f"{where} is not in the layout {self.kind}: {reason}")
 
 

@@ -446,7 +446,7 @@ def _inside(name: str) -> str:
 def _why_unreadable(info: zipfile.ZipInfo) -> str:
     """Return why a member cannot be read; empty if it can."""
     if info.flag_bits & _ENCRYPTED:
-        return "is encrypted"
+        return "is encrypted, and is not read: unpack the archive, and pack the folder"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return f"is compressed with method {info.compress_type}; allowed are stored and deflated members"
     if info.file_size > MAX_RECORD_BYTES:
