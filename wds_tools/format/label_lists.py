@@ -19,6 +19,7 @@ LABELS = "labels.json"
 
 _NO_LIST = -1
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?")
+_COMMA_DECIMAL = re.compile(r"[+-]?[0-9]+,0+")
 _SEPARATORS = (" ", ",", ";", "|")  # that texts with several labels usually have
 
 
@@ -142,6 +143,12 @@ def why_several(texts: Collection[str]) -> str | None:
     >>> why_several({"scab", "scab rust"})[:58]
     "the label 'scab rust', and its part 'scab' is a label too:"
     """
+    if texts and all(map(_COMMA_DECIMAL.fullmatch, texts)):
+        shown = ", ".join(map(repr, sorted(texts)[:2]))
+        return (
+            f"labels such as {shown}, which are whole numbers with a decimal comma: write them without it, such as "
+            f"{min(texts).partition(',')[0]!r}, or pass --label-separator ',' (label_separator=',') if they are several"
+        )
     for text in sorted(texts):
         for separator in _SEPARATORS:
             parts = [part.strip() for part in text.split(separator)]

@@ -79,7 +79,9 @@ class Items(Rows):
 
 def of_items(items: Sequence[Any]) -> Rows:
     """Return arrays, one for each row, as one array: with a further axis if they have one shape and type."""
-    if len({(tuple(item.shape), item.dtype) for item in items}) != 1:
+    first = items[0]
+    is_encoded_image = first.ndim == 1 and first.dtype == np.uint8 and sniff(first[:12].tobytes()) is not None
+    if is_encoded_image or len({(tuple(item.shape), item.dtype) for item in items}) != 1:
         return Items(items)
 
     def read(rows: Any) -> NDArray[Any]:

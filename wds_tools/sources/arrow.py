@@ -57,7 +57,7 @@ from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import Flags, class_lists_of, column_of, renumbered
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.values import Excluded, Kind, cell, is_text
+from wds_tools.sources.values import Excluded, Kind, cell, is_base64_of_image, is_text
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _PART = re.compile(r"-\d{5}-of-\d{5}\.")  # as Hugging Face names the files of a split
@@ -202,6 +202,11 @@ class ArrowSource(RecordSource):
         for name in seen.may_be_class_names():
             seen.extend_texts(name, self._values(files, name))
         roles = self.record_roles = self._with_flags(files, seen, seen.roles())
+        head = [value for value in self._head(files, roles.image) if isinstance(value, bytes)]
+        if head and all(map(is_base64_of_image, head)):
+            raise SourceError(
+                f"{self.name}: column {roles.image!r} is base64 of images: decode it to bytes, as docs/sources.md shows"
+            )
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         collector.account.notes += seen.hints(
             roles,

@@ -264,6 +264,8 @@ class Collector(Listing):
             reason = f"; the first, {self.skipped[0].path!r}: {self.skipped[0].reason}" if self.skipped else ""
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += numbered.notes
+        if not has_label.any() and self._options.label_separator is not None:
+            self.account.notes.append("--label-separator (label_separator=) has no effect, because there is no label")
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
         content = {attribute.name: getattr(self, attribute.name) for attribute in fields(Listing)}
         return Listing(**{**content, "inputs": inputs, "classes": classes})

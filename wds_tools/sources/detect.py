@@ -40,6 +40,7 @@ _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 _MARKED = ("zarr", "lmdb", "mds", "litdata")  # kinds of folders that have a file of one of these names
 _MARKERS = (*_ZARR_METADATA, "data.mdb", INDEX)
+_LMDB_MAGIC = 0xBEEFC0DE.to_bytes(4, "little")  # in the first page, after its header
 _TREES = ("folder", "tar", "zip")
 _ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layout
 _IN_TREES = (*_ANNOTATED, "table")  # a table may also be a single file
@@ -129,9 +130,15 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
     """Return whether an object is packed as a stream or by ``[]``."""
     kind_of_src = "stream" if is_stream(src) else "object"
     if isinstance(src, Mapping) and kind != "object":
-        raise OptionError(
-            f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack one of them, such as one split"
-        )
+        lengths = {len(value) if hasattr(value, "__len__") else -1 for value in src.values()}
+        are_columns = len(src) > 1 and len(lengths) == 1 and any(hasattr(value, "ndim") for value in src.values())
+        first, second = [*map(repr, src), "", ""][:2]
+        remedy = "one of them, such as one split"
+        if are_columns:
+            remedy = (
+                f"a pair of arrays, such as (src[{first}], src[{second}]), or a list of dictionaries, one per image"
+            )
+        raise OptionError(f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack {remedy}")
     if kind not in (None, kind_of_src):
         raise OptionError(f"kind={kind!r} cannot read a {type(src).__name__}: omit kind, or pass a path")
     return kind_of_src
@@ -303,7 +310,12 @@ def _is_zarr(path: Path) -> bool:
 
 
 def _is_lmdb(path: Path) -> bool:
-    return (path / "data.mdb").is_file() if path.is_dir() else path.suffix.lower() in (".lmdb", ".mdb")
+    if path.is_dir():
+        return (path / "data.mdb").is_file()
+    if path.suffix.lower() in (".lmdb", ".mdb") or path.suffix or not path.is_file():
+        return path.suffix.lower() in (".lmdb", ".mdb")
+    with path.open("rb") as file:
+        return file.read(20)[16:] == _LMDB_MAGIC
 
 
 def _is_table(path: str | Path) -> bool:

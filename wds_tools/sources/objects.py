@@ -208,12 +208,14 @@ def _undecoded(items: Any) -> Any:
 
 
 def _is_pair(items: Any) -> bool:
-    """Return whether an object is ``(X, y)``: an array of several images, and their labels."""
+    """Return whether an object is ``(X, y)``: an array of several images or a list of arrays, and their labels."""
     if type(items) is not tuple or len(items) != 2 or not all(hasattr(part, "__len__") for part in items):
         return False
     images, labels = items
-    is_pair = getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2)
-    if is_pair and images.ndim > 3 and len(images) != len(labels):
+    are_arrays = isinstance(images, list) and images and all(getattr(image, "ndim", 0) > 1 for image in images)
+    is_pair = (are_arrays or getattr(images, "ndim", 0) >= 3) and getattr(labels, "ndim", 1) in (1, 2)
+    is_pair = is_pair and not (are_arrays and any(getattr(label, "ndim", 0) for label in labels))
+    if is_pair and getattr(images, "ndim", 4) > 3 and len(images) != len(labels):
         raise SourceError(
             f"the first array has {counted(len(images), 'image')}, and there are {counted(len(labels), 'label')}; "
             "allowed is one label per image: pass as many labels as images"

@@ -29,6 +29,7 @@ from wds_tools.sources.values import (
     Kind,
     check_pixels,
     for_json,
+    is_base64_of_image,
     kind_of,
     png_bound,
     reason_of,
@@ -255,7 +256,9 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
         return f"has no image: {name!r} is empty"
     if isinstance(value, (bytes, memoryview)):
         return (
-            f"{name!r} is not a {image_header.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "
-            "size in entries such as height, width and channels"
+            f"{name!r} is base64 of an image: decode it to bytes, as docs/sources.md shows"
+            if is_base64_of_image(value)
+            else f"{name!r} is not a {image_header.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need "
+            "their size in entries such as height, width and channels"
         )
     return f"{name!r} is not an image: {str(value)[:40]!r}"

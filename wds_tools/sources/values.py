@@ -5,6 +5,7 @@ BMP, PPM and PGM files become arrays. Further fields of an image are checked her
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -199,6 +200,7 @@ _KEPT = (
     *(Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview),
 )
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_HEAD_BASE64 = 64  # a multiple of 4
 _HEAD_BYTES = 12  # that show the type of an image
 _LEFT_OUT = {
     Kind.BINARY: "binary, and not an image",
@@ -286,6 +288,14 @@ def begins_like_an_image(value: bytes | memoryview | list[Any]) -> bool:
     if isinstance(start, list) and not all(type(byte) is int and 0 <= byte < 256 for byte in start):
         return False
     return image_header.sniff(bytes(start)) is not None
+
+
+def is_base64_of_image(data: bytes | memoryview) -> bool:
+    """Return whether bytes are the base64 of an encoded image."""
+    try:
+        return image_header.sniff(base64.b64decode(bytes(data[:_HEAD_BASE64]), validate=True)) is not None
+    except ValueError:
+        return False
 
 
 def resolved(value: Any, *, is_list: bool) -> Any:

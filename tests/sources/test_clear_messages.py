@@ -1,0 +1,108 @@
+"""Messages that name what is wrong with a source, and sources that were not recognised."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import msgpack
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sources_conformance import Photo, photos_of
+
+from wds_tools.errors import LabelError, OptionError, SourceError
+from wds_tools.format.image_header import encode_png
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.detect import open_source
+
+
+@pytest.fixture(scope="module")
+def six() -> list[Photo]:
+    return photos_of(6)
+
+
+def test_base64_is_named(tmp_path: Path, six: list[Photo]) -> None:
+    pq.write_table(pa.table({"image": [base64.b64encode(photo.data) for photo in six]}), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match="'image' is base64 of an image: decode it to bytes"):
+        open_source(tmp_path / "a.parquet").scan()
+
+
+def test_decimal_commas_are_not_taken_for_several_labels(tmp_path: Path, six: list[Photo]) -> None:
+    for photo in six:
+        (tmp_path / f"{photo.name}.jpg").write_bytes(photo.data)
+    rows = {"path": [f"{photo.name}.jpg" for photo in six], "label": [float(index % 2) for index in range(6)]}
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", sep=";", decimal=",", index=False)
+    with pytest.raises(LabelError, match="'0,0', '1,0', which are whole numbers with a decimal comma"):
+        open_source(tmp_path / "t.csv").scan()
+
+
+def test_a_separator_without_a_label_is_noted(tmp_path: Path, six: list[Photo]) -> None:
+    pq.write_table(pa.table({"image": [photo.data for photo in six]}), tmp_path / "a.parquet")
+    account = open_source(tmp_path / "a.parquet", options=SourceOptions(label_separator="|")).scan().account
+    assert account.notes == ["--label-separator (label_separator=) has no effect, because there is no label"]
+
+
+@pytest.mark.parametrize(
+    ("src", "remedy"),
+    [
+        (
+            {"x": np.zeros((4, 8, 8, 3), np.uint8), "y": np.arange(4)},
+            r"a pair of arrays, such as \(src\['x'\], src\['y'\]\)",
+        ),
+        ({"train": [1], "test": [2]}, "one of them, such as one split"),
+    ],
+)
+def test_dictionaries_of_arrays_and_of_splits_are_told_apart(src: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(OptionError, match=remedy):
+        open_source(src)
+
+
+def test_a_pair_of_lists_is_a_pair_of_arrays() -> None:
+    images = [np.full((8, 8, 3), index, np.uint8) for index in range(4)]
+    inputs = open_source((images, [3, 2, 1, 0])).scan().inputs
+    assert [entry.label for entry in inputs] == [3, 2, 1, 0]
+
+
+def test_an_lmdb_file_without_an_extension_is_recognised(tmp_path: Path, six: list[Photo]) -> None:
+    with (
+        lmdb.open(str(tmp_path / "db"), map_size=1 << 24, subdir=False) as database,
+        database.begin(write=True) as writer,
+    ):
+        for index, photo in enumerate(six):
+            writer.put(b"%05d" % index, msgpack.packb({"image": photo.data, "label": index}))
+    source = open_source(tmp_path / "db")
+    assert source.kind == "lmdb"
+    assert [entry.label for entry in source.scan().inputs] == [*range(6)]
+
+
+def test_a_truncated_file_of_labels_is_named(tmp_path: Path, six: list[Photo]) -> None:
+    for photo in six:
+        (tmp_path / f"{photo.name}.jpg").write_bytes(photo.data)
+    (tmp_path / "labels.json").write_text(json.dumps({f"{photo.name}.jpg": photo.label for photo in six})[:-4])
+    with pytest.raises(SourceError, match=r"labels.json names images and is not valid JSON.*truncated"):
+        open_source(tmp_path).scan()
+
+
+def test_groups_of_encoded_images_of_one_length_are_read(tmp_path: Path) -> None:
+    pixels = [np.full((8, 8, 3), index, np.uint8) for index in range(4)]
+    encoded = [np.frombuffer(encode_png(image), np.uint8) for image in pixels]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for index, data in enumerate(encoded):
+            file[f"{['ant', 'bee'][index % 2]}/{index}"] = np.pad(data, (0, 200 - len(data)))
+    listing = open_source(tmp_path / "a.h5").scan()
+    assert listing.classes == ("ant", "bee")
+    assert [entry.label for entry in listing.inputs] == [0, 0, 1, 1]
+
+
+def test_class_names_that_repeat_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    images = np.zeros((8, 8, 8, 3), np.uint8) + np.arange(8, dtype=np.uint8)[:, None, None, None]
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(8) % 3, classes=np.array(["a", "b", "b"]))
+    parts = {part.name: part.reason for part in open_source(tmp_path / "a.npz").scan().account.parts}
+    assert parts["classes"] == "has a name several times, and so is no list of class names"
