@@ -202,11 +202,7 @@ class ArrowSource(RecordSource):
         for name in seen.may_be_class_names():
             seen.extend_texts(name, self._values(files, name))
         roles = self.record_roles = self._with_flags(files, seen, seen.roles())
-        head = [value for value in self._head(files, roles.image) if isinstance(value, bytes)]
-        if head and all(map(is_base64_of_image, head)):
-            raise SourceError(
-                f"{self.name}: column {roles.image!r} is base64 of images: decode it to bytes, as docs/sources.md shows"
-            )
+        self._check_no_base64(files, roles.image)
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         collector.account.notes += seen.hints(
             roles,
@@ -234,6 +230,13 @@ class ArrowSource(RecordSource):
         further = chain.from_iterable(further_parts(schema, self.image_columns, pathless) for schema in schemas)
         for kind, name, reason in dict.fromkeys(further):
             collector.account.leave_out(kind, name, reason)
+
+    def _check_no_base64(self, files: Sequence[int], image: str) -> None:
+        head = [value for value in self._head(files, image) if isinstance(value, bytes)]
+        if head and all(map(is_base64_of_image, head)):
+            raise SourceError(
+                f"{self.name}: column {image!r} is base64 of images: decode it to bytes, as docs/sources.md shows"
+            )
 
     def _check_configurations(self, names: Sequence[str]) -> None:
         """Raise an error if two folders have all parts of a dataset: configurations, with other classes or columns."""
