@@ -12,10 +12,10 @@ import pandas
 import pytest
 import torch
 import webdataset
-from PIL import Image
+from PIL import Image, ImageOps
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, SourceError
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
@@ -260,3 +260,60 @@ def test_arrays_with_the_sides_of_the_image_at_their_end_are_resized(
     expected = [expected_mask(mask) for mask in masks]
     assert np.array_equal(np.load(io.BytesIO(found["instances.npy"])), expected)
     assert "'flow.npy', 'joints.npy' are not changed when images are resized" in caplog.text
+
+
+def turned_shard(folder: Path, orientation: int, photo: np.ndarray, mask: np.ndarray) -> Path:
+    """Write a shard with a JPEG that has an EXIF orientation, and a mask that has none."""
+    out, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(photo).save(out, "JPEG", quality=100, subsampling=0, exif=exif)
+    with webdataset.TarWriter(str(folder / "a.tar")) as writer:
+        writer.write({"__key__": "0", "jpg": out.getvalue(), "mask.png": image(mask)})
+    return folder / "a.tar"
+
+
+SQUARES = np.kron(np.array([[0, 200, 100], [50, 250, 150]], np.uint8), np.ones((16, 16), np.uint8))  # [32, 48]
+
+
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+@pytest.mark.parametrize("images", ["resize", "raw"])
+def test_a_mask_of_the_stored_pixels_is_turned_with_its_image(tmp_path: Path, orientation: int, images: str) -> None:
+    src = turned_shard(tmp_path, orientation, np.stack([SQUARES] * 3, 2), SQUARES)
+    found = resized(src, (48, 32) if images == "resize" else None, images=images)
+    if images == "raw":
+        photo = np.load(io.BytesIO(found["npy"]))
+    else:  # an image of this size is kept, with its orientation
+        photo = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(found["jpg"]))))
+    mask = pixels(found["mask.png"])
+    assert mask.shape == (48, 32)
+    assert np.abs(photo[..., 0].astype(int) - mask).mean() < 8
+
+
+@pytest.mark.parametrize(
+    ("orientation", "side"), [(3, slice(0, 48)), (6, slice(0, 32))], ids=["half a turn", "a square image"]
+)
+def test_a_mask_is_not_resized_if_its_size_does_not_show_how_it_is_turned(
+    tmp_path: Path, orientation: int, side: slice, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = SQUARES[:, side]
+    src = turned_shard(tmp_path, orientation, np.stack([part] * 3, 2), part)
+    with pytest.raises(SourceError, match=rf"EXIF orientation {orientation}, and 'mask\.png' may have been drawn"):
+        wt.pack(src, tmp_path / "d", resize=16, kind="webdataset", workers=1)
+    report = wt.pack(src, tmp_path / "kept", kind="webdataset", workers=1)
+    assert report.packed == 1
+    assert "1 sample with a mask, and an EXIF orientation that loaders apply to the image" in caplog.text
+
+
+def test_a_mask_of_the_turned_image_is_resized_and_not_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    src = turned_shard(tmp_path, 6, np.stack([SQUARES] * 3, 2), np.rot90(SQUARES, -1))
+    assert pixels(resized(src, (24, 16))["mask.png"]).shape == (24, 16)
+    wt.pack(src, tmp_path / "kept", kind="webdataset", workers=1)
+    assert "EXIF" not in caplog.text
+
+
+def test_a_mask_of_another_size_than_its_image_is_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    src = shard(tmp_path, mask_png=image(NUMBERS[::2, ::2].astype(np.uint8)))
+    assert pixels(resized(src)["mask.png"]).shape == (12, 20)
+    assert "1 sample with a mask 'mask.png' of another size than the image, which is not resized" in caplog.text

@@ -11,8 +11,9 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,19 @@ _REMEDY = (
     "pack without --resize (resize=), and let the loader resize image and positions together (view=, like=); or store "
     'them as {"objects": [{"box": [left, top, right, bottom], ...}]} in pixels'
 )
+_TURNED = (
+    "a mask, and an EXIF orientation that loaders apply to the image and not to the mask: if masks were drawn on the "
+    "pixels as they are stored, apply the orientation to the files first"
+)
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # EXIF orientation -> how the stored pixels are turned
 
 
 def resized(record: Record, new: Size) -> Record:
@@ -60,6 +74,8 @@ def resized(record: Record, new: Size) -> Record:
     """
     if not record.fields and not record.facts:
         return record
+    record = turned(record)
+    record = record._replace(remarks=(*record.remarks, *other_size_remarks(record)))
     old = _size_of(record.image)
     fields = {_stored_name(name): _resized_field(name, data, old, new) for name, data in record.fields.items()}
     if len(fields) < len(record.fields):
@@ -70,6 +86,97 @@ def resized(record: Record, new: Size) -> Record:
     if old == new:
         return record._replace(fields=fields)
     return record._replace(fields=fields, facts=_resized_facts(record.facts, old, new))
+
+
+def turned(record: Record) -> Record:
+    """Return a record whose masks are turned like its image, to which its EXIF orientation is applied.
+
+    Only masks that have the size of the stored pixels, and not that of the turned image, are turned.
+
+    Raises:
+        DecodeError: The sizes do not show whether a mask was drawn on the stored pixels, or an array was.
+    """
+    orientation, size = _orientation_of(record.image)
+    if orientation == 1:
+        return record
+    fields = dict(record.fields)
+    for name, data in record.fields.items():
+        drawn_on = _drawn_on(name, data, orientation, size)
+        if drawn_on == "unknown" or (drawn_on == "stored" and not _is_picture(name)):
+            raise DecodeError(
+                f"has the EXIF orientation {orientation}, and {name!r} may have been drawn without it: apply the "
+                "orientation to the file, such as by Pillow's ImageOps.exif_transpose, or pack with --images keep"
+            )
+        if drawn_on == "stored":
+            fields[name] = _turned_mask(name, data, orientation)
+    return record._replace(fields=fields)
+
+
+def turned_remarks(record: Record) -> tuple[str, ...]:
+    """Return a remark if a mask may not fit its image, because the EXIF orientation is applied only to the image."""
+    masks = {name: data for name, data in record.fields.items() if is_mask_name(name)}
+    orientation, size = _orientation_of(record.image) if masks else (1, (0, 0))
+    if orientation == 1:
+        return ()
+    places = {_drawn_on(name, data, orientation, size) for name, data in masks.items()}
+    return (_TURNED,) if {"stored", "unknown"} & places else ()
+
+
+def _orientation_of(image: bytes | NDArray[np.uint8]) -> tuple[int, Size]:
+    """Return the EXIF orientation of an image, and its size after it is applied."""
+    if isinstance(image, np.ndarray):
+        return 1, (image.shape[0], image.shape[1])
+    info = image_header.probe(image)
+    return info.orientation, (info.height, info.width)
+
+
+def _drawn_on(name: str, data: bytes, orientation: int, size: Size) -> Literal["turned", "stored", "unknown"] | None:
+    """Return what a mask was drawn on, by its size: the turned image or the stored pixels; None if it is no mask."""
+    if not is_mask_name(name):
+        return None
+    if _is_picture(name):
+        try:
+            info = image_header.probe(data)
+        except DecodeError:
+            return None
+        sides = {(info.height, info.width)}
+    else:
+        array = _array_in(data)
+        sides = set() if array is None else {array.shape[:2], array.shape[-2:]}
+    swaps = orientation >= 5 and size[0] != size[1]
+    if size in sides:
+        return "turned" if swaps else "unknown"
+    return "stored" if swaps and size[::-1] in sides else None
+
+
+def _is_picture(name: str) -> bool:
+    return not name.endswith(".npy")
+
+
+def _turned_mask(name: str, data: bytes, orientation: int) -> bytes:
+    """Return a mask turned as an EXIF orientation says, with its mode and palette."""
+    out = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(data)) as mask:
+            kind = "TIFF" if name.endswith((".tif", ".tiff")) else "PNG"
+            mask.transpose(_TURNS[orientation]).save(out, kind)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DecodeError(
+            f"has a mask {name!r} that cannot be turned: {image_header.reason_of(error, data)}"
+        ) from error
+    return out.getvalue()
+
+
+def other_size_remarks(record: Record) -> tuple[str, ...]:
+    """Return a remark if a mask does not have the size of its image, so that it is not resized with it."""
+    size = _size_of(record.image)
+    for name, data in record.fields.items():
+        if _is_mask(name):
+            with suppress(DecodeError):
+                info = image_header.probe(data)
+                if (info.height, info.width) != size:
+                    return (f"a mask {name!r} of another size than the image, which is not resized",)
+    return ()
 
 
 def _size_of(image: bytes | NDArray[np.uint8]) -> Size:
