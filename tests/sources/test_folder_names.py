@@ -134,6 +134,48 @@ def test_class_names_with_numbers_have_no_note(tmp_path: Path, photos: list[Phot
     assert pack(tmp_path / "src", tmp_path / "dst") == ({f"{name}/1.jpg": name for name in names}, "")
 
 
+def write_images(src: Path, photos: list[Photo], *names: str) -> Path:
+    for name in names:
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_bytes(photos[0].data)
+    return src
+
+
+def test_a_split_without_labels_is_named(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_images(tmp_path / "src", photos, "train/cat/1.jpg", "train/dog/2.jpg", "val/3.jpg")
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+    assert reports["val"].account.notes == ["it has no labels, unlike the split 'train'"]
+
+
+def test_splits_in_only_some_class_folders_are_an_error(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_images(tmp_path / "src", photos, "cat/train/1.jpg", "cat/test/2.jpg", "dog/3.jpg", "dog/4.jpg")
+    with pytest.raises(SourceError, match=r"named like splits \('test', 'train'\) in some folders, .* 'dog'"):
+        wt.pack(src, tmp_path / "dst")
+
+
+def test_another_class_in_the_json_of_an_image_is_kept_under_another_name(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_images(tmp_path / "src", photos, "cat/1.jpg")
+    (src / "cat" / "1.json").write_text('{"class": "tiger"}')
+    wt.pack(src, tmp_path / "dst", workers=1)
+    [sample] = stored(tmp_path / "dst")
+    assert json.loads(sample["json"]) == {"path": "cat/1.jpg", "class": "cat", "class_": "tiger"}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_files_that_an_archive_has_twice_are_named(kind: str, tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(tmp_path, {"a": ["cat/1.jpg", "cat/2.jpg", "cat/1.jpg"]}, photos, kind)
+    labels, notes = pack(src / f"a.{kind}", tmp_path / "dst")
+    assert len(labels) == 2
+    assert f"a.{kind} has 'cat/1.jpg' several times: only the last one is read" in notes
+
+
+def test_a_given_class_that_looks_the_same_is_shown(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_images(tmp_path / "src", photos, "cafe\u0301/1.jpg")
+    with pytest.raises(LabelError, match=r"'cafe\\u0301' and 'caf\\xe9' differ only in case, spaces or the form"):
+        wt.pack(src, tmp_path / "dst", classes=["dog", "caf\u00e9"])
+
+
 def test_class_folders_are_numbers_if_the_user_says_so(tmp_path: Path, photos: list[Photo]) -> None:
     for name in ("0", "2", "10"):
         (tmp_path / "src" / name).mkdir(parents=True)

@@ -32,11 +32,11 @@ def notes_on_similar(names: Iterable[str]) -> list[str]:
     >>> notes_on_similar(["cat", "Dog", "Cat"])
     ["the classes 'cat' and 'Cat' differ only in upper and lower case, or look the same"]
     """
-    folded: dict[str, str] = {}
+    first: dict[str, str] = {}
     return [
         f"the classes {other!a} and {name!a} differ only in upper and lower case, or look the same"
         for name in names
-        if (other := folded.setdefault(_folded(name), name)) != name
+        if (other := first.setdefault(_folded(name), name)) != name
     ]
 
 
@@ -44,3 +44,13 @@ def _folded(text: str) -> str:
     """Return a form that is equal for names that look the same, apart from upper and lower case."""
     visible = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
     return unicodedata.normalize("NFKC", visible.casefold()).strip()
+
+
+def like(name: str, names: Iterable[str]) -> str:
+    r"""Return what to add to the message that a name is not among others; empty if none of them looks like it.
+
+    >>> like("cafe\u0301", ["caf\xe9", "fig"])
+    "; 'cafe\\u0301' and 'caf\\xe9' differ only in case, spaces or the form of their letters"
+    """
+    same = next((other for other in names if _folded(other) == _folded(name)), None)
+    return f"; {name!a} and {same!a} differ only in case, spaces or the form of their letters" if same else ""

@@ -7,7 +7,6 @@ when all are known. A sample may have several labels: its value is then a list.
 
 from __future__ import annotations
 
-import codecs
 import decimal
 import math
 import operator
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
-from wds_tools.format.class_notes import notes_on_similar, notes_on_unused
+from wds_tools.format.class_notes import like, notes_on_similar, notes_on_unused
 from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several
 from wds_tools.wording import counted
 
@@ -163,9 +162,8 @@ def _scalar(value: Any) -> Any:
 
 def _text_of(data: bytes) -> str:
     """Return bytes as text: UTF-8, or UTF-16 with a byte order mark, as programs on Windows write it."""
-    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+        return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("utf-8", "surrogateescape")
         if _CONTROL.search(text):
@@ -229,7 +227,7 @@ class Classes(tuple[str, ...]):
         if missing:
             raise LabelError(
                 f"class {missing[0]!r} of {where} is not among the given classes ({quoted(given)}), which have its "
-                "other classes in another order: add it to them"
+                f"other classes in another order: add it to them{like(missing[0], given)}"
             )
         return np.array([numbers[name] for name in self], np.int64)
 
@@ -528,6 +526,7 @@ class Labels:
         if label.name not in numbers:
             raise LabelError(
                 f"class {label.name!r} in {self._where} is not among the given classes ({quoted([*numbers])}): add it"
+                f"{like(label.name, numbers)}"
             )
         return numbers[label.name]
 

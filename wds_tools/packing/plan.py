@@ -65,12 +65,17 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
     b'{"path":"cat/1.jpg","class":"cat"}'
     >>> json_field(Input("a.h5#3", 10, 7), [], {"width": 640})
     b'{"path":"a.h5#3","width":640}'
+    >>> json_field(Input("cat/1.jpg", 10, 0), ["cat"], {"class": "tiger"})
+    b'{"path":"cat/1.jpg","class":"cat","class_":"tiger"}'
     """
     values = {"path": entry.path}
     if entry.label is not None and entry.label < len(classes):
         values["class"] = classes[entry.label]
     if facts:
-        return _compact(values | dict(facts)).encode()
+        own, facts = values.get("class"), dict(facts)
+        if own is not None and facts.get("class", own) != own:  # another one, as in a JSON file about the image
+            facts["class_"] = facts.pop("class")
+        return _compact(values | facts).encode()
     # Value by value: for a dictionary, json builds an encoder, which takes longer than everything else here.
     return ("{" + ",".join([f'"{name}":{_compact(text)}' for name, text in values.items()]) + "}").encode()
 

@@ -231,12 +231,13 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
 
 
 def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
-    """Return notes on the classes of which the largest split has no sample; they may be mistakes."""
+    """Return notes on splits without labels, and on classes of which the largest split has no sample."""
     used = {split: classes for split, listing in listed.items() if (classes := _used_classes(listing))}
     if not used:
         return {}
     largest = max(used, key=lambda split: len(listed[split].inputs))
-    return {
+    without = {split: [f"it has no labels, unlike the split {largest!r}"] for split in listed if split not in used}
+    return without | {
         split: [
             f"{counted(len(new), 'class', 'classes')} without a sample in {largest!r}: {quoted(new)}",
             *notes_on_similar([*used[largest], *new]),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
+from wds_tools.format.class_notes import notes_on_similar
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.image_signature import Signature
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
@@ -266,6 +267,8 @@ class Collector(Listing):
         self.account.notes += numbered.notes
         if not has_label.any() and self._options.label_separator is not None:
             self.account.notes.append("--label-separator (label_separator=) has no effect, because there is no label")
+        for place, listed in self.field_classes.items():
+            self.account.notes += [] if place == LABELS else notes_on_similar(listed.names)
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
         content = {attribute.name: getattr(self, attribute.name) for attribute in fields(Listing)}
         return Listing(**{**content, "inputs": inputs, "classes": classes})

@@ -189,4 +189,5 @@ def null_note(name: str, count: int) -> str:
 
 def facts_bytes(facts: Mapping[str, Any]) -> int:
     """Return an upper bound of the bytes that facts add to the ``json`` field in a shard."""
-    return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0
+    renamed = "class" in facts  # it may become "class_"
+    return field_bytes(len(_encoder.encode(facts)) + renamed) - field_bytes(0) if facts else 0

@@ -224,6 +224,13 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
             above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
             return Arrangement(base, 0 if base else level, tuple(names))
+        if len(splits) > 1 and splits == names:
+            elsewhere = "/".join(min(folder for folder in counts if folder not in there)) or "the upper folder"
+            raise SourceError(
+                f"{where} has folders named like splits ({quoted(splits)}) in some folders, and images in none of "
+                f"them, such as those in {elsewhere!r}: move these into a split too, or pass --from folder "
+                "(kind='folder') if the first folders are the classes, and the others are not splits"
+            )
         if len(splits) > 1 or _are_parts(names, there, level):
             parent = "/".join([where, *min(there)[:level]])
             named = (

@@ -282,6 +282,12 @@ class Archives(Tree):
     def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - the tally of members
         return content_of(self.paths, self.states)
 
+    def _note_repeated(self, archive: str, names: Sequence[str]) -> None:
+        """Note the names that several members of an archive have."""
+        if names:
+            more = f", and {counted(len(names) - 1, 'other name')} several times" if len(names) > 1 else ""
+            self.notes += (f"{archive} has {names[0]!r} several times{more}: only the last one is read",)
+
     def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
         folders, note = folders_of_archives(stems, archives)
@@ -338,6 +344,7 @@ class TarTree(Archives):
                 f"{path} is compressed, but its name does not end in {', '.join(CODECS)}: rename it, or decompress it"
             )
         files: dict[str, File] = {}
+        repeated: list[str] = []
         try:
             for member in tar.walk(data, shard=path.name):
                 name = _inside(member.name)
@@ -350,10 +357,11 @@ class TarTree(Archives):
                     file = target._replace(path=name)
                 else:
                     file = File(name, 0, (), _LINK)
-                files.pop(name, None)
+                repeated += [name] if files.pop(name, None) is not None else []
                 files[name] = file
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error
+        self._note_repeated(path.name, repeated)
         texts = self._text_of([path_bytes(name) for name in files], path)
         files = {text: file._replace(path=text) for text, file in zip(texts, files.values(), strict=True)}
         return self._with_slashes(path.name, files)
@@ -400,11 +408,14 @@ class ZipTree(Archives):
             texts = self._text_of([info.filename.encode("cp437") for info in unmarked], path)
             text_of = dict(zip(map(id, unmarked), texts, strict=True))
             files: dict[str, File] = {}  # of members with the same name, the last one counts
+            repeated: list[str] = []
             for info in members:
                 name = _inside(text_of.get(id(info), info.filename))
                 if not name.endswith("/"):
+                    repeated += [name] if name in files else []
                     location = (index, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
+            self._note_repeated(path.name, repeated)
             archives.append(self._with_slashes(path.name, files, always=True))
         yield from self._joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
