@@ -273,6 +273,29 @@ def test_keys_may_be_the_paths_of_the_packed_files(dataset: Path, tmp_path: Path
     assert read(dataset, "txt") == expected("txt")
 
 
+def test_files_are_matched_with_packed_files_by_their_paths_without_extensions(dataset: Path, tmp_path: Path) -> None:
+    paths = [row[0]["path"] for row in read(dataset, "json").values()]
+    for path in paths[1:]:
+        mask = (tmp_path / "masks" / path).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        mask.write_bytes(path.encode())
+    report = wt.add_fields(dataset, tmp_path / "masks", fields={"mask.png": "png"}, match="path")
+    assert report.fields == {"mask.png": len(paths) - 1}
+    assert (report.missing, report.unknown) == (1, 0)
+
+
+def test_types_of_values_in_json_lines_choose_the_field(dataset: Path, tmp_path: Path) -> None:
+    rows = [
+        {"key": key(0), "caption": "x", "count": 3, "vector": [1, 2.5], "tags": ["a"], "mixed": "one", "flag": None},
+        {"key": key(1), "caption": "y", "count": 4, "vector": [0, 1], "tags": [], "mixed": 2, "flag": True},
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = wt.add_fields(dataset, tmp_path / "t.jsonl")
+    assert sorted(report.fields) == ["count.json", "flag.json", "mixed.json", "tags.json", "txt", "vector.npy"]
+    found = read(dataset, "txt", "count.json", "mixed.json", "tags.json", subset=[0, 1])
+    assert found == {key(0): ("x", 3, "one", ["a"]), key(1): ("y", 4, 2, [])}
+
+
 def test_more_records_than_fit_into_memory_are_sorted_on_disk(
     dataset: Path, captions: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

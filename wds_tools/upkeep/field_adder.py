@@ -34,7 +34,7 @@ from wds_tools.format.label import NO_NUMBER, Labels
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
-from wds_tools.format.sample import IMAGE_FIELDS, Sample
+from wds_tools.format.sample import IMAGE_FIELDS, Sample, split_name
 from wds_tools.format.totals import Totals
 from wds_tools.packing.destination import ADDED_FIELDS
 from wds_tools.packing.encode import encode_field
@@ -50,11 +50,19 @@ from wds_tools.storage.commit import commit_bytes, final_name, sync_folder, writ
 from wds_tools.storage.lock import PLAN_NAME, lock_file, unlock
 from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count, spooled_records
+from wds_tools.upkeep.field_source import (
+    KeyedFields,
+    Spool,
+    has_names_of_files,
+    keyed_fields,
+    record_count,
+    spooled_records,
+)
 
 WORK_NAME = ".adding"
 _REPORT_NAME = "report.json"
 Match = Literal["key", "path"]
+_Names = Literal["key", "path", "path without extension"]
 _RESERVED = ("cls", "image", "label", *IMAGE_FIELDS)
 _BATCH = 4096
 _log = logging.getLogger("wds_tools")
@@ -152,7 +160,8 @@ def add_fields(
         with work:
             if path is not None and (report := work.finished(call)) is not None:
                 return AddReport(folder / name, **report, seconds=time.monotonic() - started)
-            run = _Run(shards, work, match, strict, workers, engine, progress)
+            names: _Names = "path without extension" if match == "path" and has_names_of_files(source) else match
+            run = _Run(shards, work, names, strict, workers, engine, progress)
             run.read(keyed_fields(source, key=key, fields=fields or {}), record_count(source))
             added = run.write()
             report = {
@@ -310,7 +319,7 @@ class _Run:
 
     shards: ShardSet
     work: _Work
-    match: Match
+    match: _Names
     strict: bool
     workers: int | None
     engine: EngineName
@@ -438,7 +447,7 @@ class _Run:
         return tqdm(desc=what, total=total, unit=" samples", disable=hidden, file=sys.stderr)
 
 
-def _names_of(shards: ShardSet, shard: int, match: Match) -> list[str]:
+def _names_of(shards: ShardSet, shard: int, match: _Names) -> list[str]:
     """Return what the keys of the source are compared with, for the samples of a shard."""
     index = shards.index(shard, keep=False)
     if match == "key":
@@ -453,11 +462,11 @@ def _names_of(shards: ShardSet, shard: int, match: Match) -> list[str]:
         path = value.get("path") if isinstance(value, dict) else None
         if not isinstance(path, str):
             raise SampleError("its field json has no path: match by key", shard=index.shard, key=key)
-        paths.append(path)
+        paths.append((split_name(path) or (path,))[0] if match == "path without extension" else path)
     return paths
 
 
-def _hashes_of(common: tuple[ShardSet, Match], shard: int, _advance: Advance) -> NDArray[np.uint64]:
+def _hashes_of(common: tuple[ShardSet, _Names], shard: int, _advance: Advance) -> NDArray[np.uint64]:
     shards, match = common
     return _hashes(_names_of(shards, shard, match))
 
@@ -472,7 +481,7 @@ class _Writing:
     """
 
     shards: ShardSet
-    match: Match
+    match: _Names
     folder: Path
     spool: Path
     classes: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
@@ -30,6 +31,7 @@ KeyedFields = tuple[str, dict[str, bytes]]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _CHUNK_BYTES = 1 << 20  # of a table whose lines are counted
+_OTHER = pa.bool_()  # stands for values that are neither text nor lists of numbers, or of several types
 _ROWS = 1000  # of a Parquet file that are converted at once
 
 
@@ -59,6 +61,11 @@ def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterato
     if kind == "parquet":
         return _from_parquet(path, key, fields)
     return _renamed(_from_shards(path) if kind == "shards" else _from_folder(path), fields)
+
+
+def has_names_of_files(source: Any) -> bool:
+    """Return whether keys are the beginnings of names of files, in a folder or in tar shards."""
+    return isinstance(source, (str, Path)) and _kind(Path(source)) in ("folder", "shards")
 
 
 def record_count(source: Any) -> int | None:
@@ -113,14 +120,30 @@ def _from_python(items: Any, fields: Mapping[str, str]) -> Iterator[KeyedFields]
 
 
 def _from_table(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    kinds = {} if fields else _kinds_of_table(path)
     for row in _rows_of_table(path):
-        names = _fields_of(row, key, fields, where=str(path))
+        names = _fields_of(row, key, fields, where=str(path), kinds=kinds)
         cells = {}
         for field, column in names.items():
             value = row.get(column)
             if value not in (None, ""):
-                cells[field] = _table_value(path, field, value)
+                is_json = kinds.get(column) == _OTHER and field_name(column) is None
+                cells[field] = json.dumps(value).encode() if is_json else _table_value(path, field, value)
         yield str(row[key]), cells
+
+
+def _kinds_of_table(path: Path) -> dict[str, pa.DataType]:
+    """Return the type of the values of each column of JSON Lines: text, lists of numbers, or `_OTHER`."""
+    if not TextTable(path).is_json:
+        return {}
+    kinds: dict[str, pa.DataType] = {}
+    for row in _rows_of_table(path):
+        for column, value in row.items():
+            if value is not None:
+                are_numbers = isinstance(value, list) and all(type(item) in (int, float) for item in value)
+                kind = pa.string() if isinstance(value, str) else pa.list_(pa.float64()) if are_numbers else _OTHER
+                kinds[column] = kind if kinds.get(column, kind) == kind else _OTHER
+    return kinds
 
 
 def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
