@@ -253,6 +253,11 @@ def test_files_next_to_images_with_their_names_are_noted(src: Path) -> None:
     assert any(one.startswith(note) for one in notes(src))
 
 
+def test_masks_of_another_folder_are_not_noted(src: Path) -> None:
+    shutil.copytree(src / "images", src / "m_two_annot")
+    assert notes(src / "images") == []
+
+
 def test_masks_next_to_a_named_folder_are_noted(src: Path) -> None:
     assert notes(src / "images") == []
     shutil.copytree(src / "images", src / "masks")

@@ -186,7 +186,7 @@ def test_a_label_in_every_form(tmp_path: Path, label: Callable[[int], Any]) -> N
     ("label", "message"),
     [
         (np.zeros((2, 2), np.uint8), "has the type ndarray; allowed are numbers and names: let items be dictionaries"),
-        ({"boxes": [[0, 0, 1, 1]]}, "has the type dict"),
+        ({"boxes": [[0, 0, 1, 1]]}, r"has the type dict; .* for objects, .*'objects'"),
         (Image.new("L", (6, 4)), "has the type Image"),
         (0.5, "label 0.5 is not a whole number"),
     ],

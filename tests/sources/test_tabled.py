@@ -600,6 +600,15 @@ def test_what_else_is_above_a_folder_of_images_does_not_matter(name: str, tmp_pa
     assert wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.packed == COUNT
 
 
+def test_class_names_that_pandas_wrote_as_bytes_are_names(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    names = frame("{}.png")
+    names["label"] = names["label"].str.encode("utf-8")
+    names.to_csv(src / "train.csv", index=False)  # b'cat'
+    assert "b'cat'" in (src / "train.csv").read_text()
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
 def test_images_that_have_labels_do_not_need_a_table_above(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *(f"images/{name}/{row}.png" for row, name in LABELS.items()))
     frame("{}").to_csv(src / "train.csv", index=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
 from wds_tools.format.class_notes import like, notes_on_similar, notes_on_unused
-from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several
+from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several, without_prefix
 from wds_tools.wording import counted
 
 LabelType = Literal["name", "number"]
@@ -333,7 +333,7 @@ class Labels:
             LabelError: Labels are both numbers and names, have fractions, or are not among the classes; or it is not
                 clear whether a sample has several.
         """
-        given, own = Classes(given or ()), Classes(own or ())
+        given, own, self._values = Classes(given or ()), Classes(own or ()), without_prefix(self._values)
         form = self._form or (Form(self._lists.has_lists) if are_numbers else self._found_form(own or given))
         if self._lists.has_lists and form == Form():
             raise LabelError(f"{self._where} has a list of labels, and other samples have one label each")

@@ -6,13 +6,15 @@ import ast
 import json
 import re
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
+
+_BYTES = re.compile(r"b'[^']*'|b\"[^\"]*\"")  # as Python shows bytes
 
 LABELS = "labels.json"
 """The field of samples with several labels: a JSON list of class numbers."""
@@ -187,3 +189,17 @@ def parts_joined_by(texts: Collection[str], separator: str) -> set[str]:
 
 def _are_numbers(texts: Collection[str]) -> bool:
     return all(map(_WHOLE.fullmatch, texts))
+
+
+def without_prefix(values: Sequence[Any]) -> list[Any]:
+    """Return labels without the prefix of bytes, if Python wrote all texts among them so.
+
+    >>> without_prefix(["b'cat'", "b'dog'", None]), without_prefix(["b'cat'", "dog"])
+    (['cat', 'dog', None], ["b'cat'", 'dog'])
+    """
+    if not all(_BYTES.fullmatch(value) for value in values if isinstance(value, str) and value):
+        return list(values)
+    try:
+        return [ast.literal_eval(value).decode() if value and isinstance(value, str) else value for value in values]
+    except (ValueError, SyntaxError):
+        return list(values)

@@ -220,10 +220,10 @@ def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) ->
                 above = posixpath.commonpath([path, annotation])
                 reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
                 _check(source, {annotation: reason}, Path(), f"pack {above}, with whose images it is read")
-    folders: list[str] = []
-    with suppress(OSError), os.scandir(root) as entries:
-        there = [entry.name for entry in islice(entries, _MAX_ABOVE) if entry.is_dir()]
-        folders = sorted(name for name in there if masks.is_mask(f"{name}/1.png"))
+    _, there = _entries(root)
+    own = images[0].partition("/")[0] if images else ""
+    of_masks = (name for name in there if masks.is_mask(f"{name}/1.png"))
+    folders = [name for name in of_masks if name.startswith(own) or not name.endswith(masks.FOLDER_ENDINGS)]
     for image in images:
         stem = posixpath.splitext(image.partition("/")[2])[0]
         for mask in (f"{folder}/{stem}{ending}" for folder in folders for ending in (*EXTENSIONS, *_MASK_ENDINGS)):

@@ -53,7 +53,7 @@ _ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if
 _ADDITION = re.compile(r"[_-](?=[^_-]*[A-Za-z])")  # not of numbers only, as copies have them
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for
-_FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
+FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
@@ -118,7 +118,7 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
     words = {word for folder in folders for word in folder.lower().split("/")}
     return (
         not words.isdisjoint(_MASK_FOLDERS)
-        or any(word.endswith(_FOLDER_ENDINGS) for word in words)
+        or any(word.endswith(FOLDER_ENDINGS) for word in words)
         or next(_mask_endings(names), None) is not None
     )
 
@@ -486,7 +486,7 @@ def _role(name: str, given: Folders = _NO_FOLDERS) -> _Role:
     kept, field, stated = [], "", ""
     for level, folder in enumerate(folders, 1):
         word = folder.lower()
-        ending = next((end for end in _FOLDER_ENDINGS if word.endswith(end) and len(word) > len(end)), "")
+        ending = next((end for end in FOLDER_ENDINGS if word.endswith(end) and len(word) > len(end)), "")
         if given and (path := tuple(folders[:level])) in given:
             field, stated = given[path] or field, folder
         elif word in _MASK_FOLDERS:

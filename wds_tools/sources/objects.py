@@ -192,7 +192,8 @@ class ObjectSource(RecordSource):
             raise LabelError(
                 f"{self.name}#{index}: the label, which is the second entry of a tuple, has the type "
                 f"{type(value).__name__}; allowed are numbers and names: let items be dictionaries, such as "
-                "{'image': ..., 'label': ..., 'mask': ...}, whose other entries are kept"
+                "{'image': ..., 'label': ..., 'mask': ...}, whose other entries are kept; for objects, "
+                "{'image': ..., 'objects': [{'box': [left, top, right, bottom], 'category': 1}]}"
             )
         return label
 
