@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import enum
 import json
+import tarfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sources_conformance import Photo, photos_of
+from tfrecords import example, frame
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.image_header import encode_png
@@ -106,3 +110,75 @@ def test_class_names_that_repeat_are_left_out_with_the_reason(tmp_path: Path) ->
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(8) % 3, classes=np.array(["a", "b", "b"]))
     parts = {part.name: part.reason for part in open_source(tmp_path / "a.npz").scan().account.parts}
     assert parts["classes"] == "has a name several times, and so is no list of class names"
+
+
+class Number(enum.IntEnum):
+    ANT = 0
+    BEE = 1
+
+
+class Name(enum.Enum):
+    ANT = "ant"
+    BEE = "bee"
+
+
+@pytest.mark.parametrize(("labels", "classes"), [(Number, ()), (Name, ("ant", "bee"))])
+@pytest.mark.parametrize("form", ["items", "dictionaries", "pair"])
+def test_members_of_an_enum_are_their_values(labels: type[enum.Enum], classes: tuple[str, ...], form: str) -> None:
+    images = np.stack([np.full((8, 8, 3), index, np.uint8) for index in range(4)])
+    values = [*labels] * 2
+    src: Any = (images, values)
+    if form != "pair":
+        src = [(image, value) for image, value in zip(images, values, strict=True)]
+    if form == "dictionaries":
+        src = [{"image": image, "label": value} for image, value in src]
+    listing = open_source(src).scan()
+    assert [entry.label for entry in listing.inputs] == [0, 1, 0, 1]
+    assert listing.classes == classes
+
+
+ANIMALS = ["ant", "bee"] * 3
+
+
+def as_tfrecord(path: Path, photos: list[Photo]) -> None:
+    rows = (example({"image": p.data, "animal": name.encode()}) for p, name in zip(photos, ANIMALS, strict=True))
+    path.write_bytes(b"".join(map(frame, rows)))
+
+
+def as_lmdb(path: Path, photos: list[Photo]) -> None:
+    with lmdb.open(str(path), map_size=1 << 24) as database, database.begin(write=True) as row:
+        for index, (photo, name) in enumerate(zip(photos, ANIMALS, strict=True)):
+            row.put(b"%05d" % index, msgpack.packb({"image": photo.data, "animal": name}))
+
+
+def as_tar(path: Path, photos: list[Photo]) -> None:
+    with tarfile.open(path, "w") as shard:
+        for photo, name in zip(photos, ANIMALS, strict=True):
+            for ending, data in (("jpg", photo.data), ("json", json.dumps({"animal": name}).encode())):
+                member = tarfile.TarInfo(f"{photo.name}.{ending}")
+                member.size = len(data)
+                shard.addfile(member, BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (as_tfrecord, "the feature 'animal' (ant, bee)"),
+        (as_lmdb, "the entry 'animal' (ant, bee)"),
+        (as_tar, "the entry 'json:animal' (ant, bee)"),
+    ],
+)
+def test_what_could_be_the_label_is_noted_in_all_formats(
+    tmp_path: Path, six: list[Photo], write: Any, name: str
+) -> None:
+    path = tmp_path / ("a.tfrecord" if write is as_tfrecord else "a.tar" if write is as_tar else "db")
+    write(path, six)
+    [note] = open_source(path).scan().account.notes
+    assert note == f"no label: {name} could be it; pass --label NAME if it is"
+
+
+def test_a_text_that_means_a_missing_value_may_be_a_name(tmp_path: Path, six: list[Photo]) -> None:
+    columns = {"image": [photo.data for photo in six], "country": ["NA", "DE", "NA", None, "DE", "NA"]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    [note] = open_source(tmp_path / "a.parquet").scan().account.notes
+    assert "'country' (NA, DE) could be it" in note

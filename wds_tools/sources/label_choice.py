@@ -486,9 +486,11 @@ def _list_of(value: Any) -> _List | str:
 
 def could_be_classes(values: Sequence[Any]) -> bool:
     """Return whether values are texts that occur several times, as the names of classes do."""
-    different = set(values) if all(isinstance(value, str) for value in values) else set()
-    names = {label.name for value in different if (label := _label(value)) is not None}
-    return None not in names and 2 <= len(names) <= len(values) // 2
+    texts = [value.strip() for value in values if isinstance(value, str) and value.strip()]
+    different = set(texts) if all(isinstance(value, (str, type(None))) for value in values) else set()
+    labels = [label for value in different if (label := _label(value)) is not None]
+    # a text such as NA, which means a missing value, may be the name of a class too
+    return not any(label.number is not None for label in labels) and 2 <= len(labels) <= len(texts) // 2
 
 
 def _could_be_class_numbers(values: Sequence[Any]) -> bool:

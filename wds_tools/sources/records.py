@@ -100,10 +100,12 @@ class RecordSource(NamedValues):
 
     def collect(self, collector: Collector) -> None:
         roles = None
+        first: list[Mapping[str, Any]] = []
         with suppress(SourceError, RecursionError):
             guess = Names(self)
             for item in islice(self.items(), _GUESSED_FROM):
                 guess.add(item.values)
+                first.append(_short_values(item.values))
             roles = guess.roles()
         seen, listed, skipped = self._listed(roles)
         final = seen.roles() if seen.total else None
@@ -118,6 +120,7 @@ class RecordSource(NamedValues):
             for index, entry in listed:
                 collector.add(entry, labels[index] if labels else self.label_of(entry))
             seen.account(collector, roles)
+            collector.account.notes += seen.hints(roles, lambda name: [row[name] for row in first if name in row])
             if roles.label is not None and not collector.classes:
                 collector.classes = self.classes_of({entry.location[0]: labels[index] for index, entry in listed}) or ()
 
@@ -213,6 +216,13 @@ class RecordSource(NamedValues):
 
     def _ordered(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return pixels[..., ::-1] if self.bgr and pixels.ndim == 3 and pixels.shape[2] == 3 else pixels
+
+
+def _short_values(values: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Return the texts and whole numbers of a record, which could be labels."""
+    stated = {} if isinstance(values, str) else {name: resolved(value, is_list=False) for name, value in values.items()}
+    texts = {name: text_of(value) for name, value in stated.items() if kind_of(value) == Kind.TEXT}
+    return texts | {name: value for name, value in stated.items() if type(value) is int}
 
 
 def _add(fields: dict[str, bytes], name: str, value: Any, *, copy: bool) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -359,6 +360,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, os.PathLike):
         value = str(value)
+    if isinstance(value, Enum):
+        value = value.value
     if value is None or isinstance(value, _KEPT):
         return cell(value)
     return Excluded(f"of the type {type(value).__name__}, which is not kept")

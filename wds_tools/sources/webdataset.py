@@ -43,7 +43,7 @@ from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, us
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, stamp_of, states_of
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.label_choice import names_by_number
+from wds_tools.sources.label_choice import hint, names_by_number
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.sources.packed_shards import (
     AddedFields,
@@ -410,6 +410,7 @@ class _Seen:
         self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
         self._several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         self._places: dict[str, None] = {}
+        self._entries: dict[str, list[Any]] = {}  # of json, in the first samples
         self._folders: set[str] = set()
         self._parsed = 0
 
@@ -444,6 +445,8 @@ class _Seen:
         if "json" in fields and self._parsed < _PARSED:
             self._parsed += 1
             self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, facts or {}))
+            for name, value in (facts or {}).items():
+                self._entries.setdefault(f"json:{name}", []).append(value)
 
     def notes_on_labels(self, samples: int) -> list[str]:
         """Return how to name the labels of samples that have no field ``cls``."""
@@ -451,7 +454,7 @@ class _Seen:
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
             self._places["folder"] = None
         if not self._places:
-            return []
+            return hint(self._entries, "entry")
         shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
         return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 
