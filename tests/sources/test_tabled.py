@@ -318,6 +318,31 @@ def test_a_caption_whose_separator_is_missing_is_skipped_and_the_others_of_the_i
     ]
 
 
+def test_class_numbers_that_are_also_names_of_images_are_labels(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    pd.DataFrame({"id": range(COUNT), "label": [1, 2] * (COUNT // 2)}).to_csv(src / "labels.csv", index=False)
+    report = wt.pack(src, tmp_path / "dst", workers=1)
+    assert report.packed == COUNT
+    assert sorted(sample["cls"] for sample in stored(tmp_path / "dst")) == [b"1"] * 3 + [b"2"] * 3
+
+
+@pytest.mark.parametrize("mark", ["x", 1.0])
+def test_marks_in_columns_of_classes_are_named_in_a_note(mark: Any, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    marks = {name: [mark if row % 2 == number else None for row in range(COUNT)] for number, name in enumerate("ab")}
+    pd.DataFrame({"file": names_of("{}.png"), **marks}).astype("object").to_csv(src / "labels.csv", index=False)
+    notes = wt.pack(src, tmp_path / "dst", dry_run=True).account.notes
+    assert any(f"no label: 2 columns with only {mark} and empty values ('a', 'b')" in note for note in notes)
+
+
+def test_a_title_above_the_names_of_columns_is_an_error(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}.png", "file").to_csv(src / "labels.csv", index=False)
+    (src / "labels.csv").write_text("Dataset export 2024,\n" + (src / "labels.csv").read_text())
+    with pytest.raises(SourceError, match=r"only one text, 'Dataset export 2024', .* must have the names of the col"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+
+
 def test_lists_of_captions_are_lists_in_json_and_not_a_text(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("images/{}.png"))
     captions(src, 2)

@@ -274,6 +274,14 @@ def _image_column(
         return "file_name"
     image_columns = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
     paths = [name for name in image_columns if any(names_a_file(row.get(name)) for row in head)]
+    if not paths:  # class numbers may be names of other images
+        labels = usual_columns(LABEL, columns)
+        image_columns = [
+            name
+            for name in image_columns
+            if name not in labels or len({str(row.get(name)) for row in head}) == len(head)
+        ]
+        image_columns = [name for name in image_columns if name not in labels] or image_columns
     image_columns = paths or image_columns
     image_columns = [name for name in usual_columns(IMAGE, image_columns) if name in image_columns] or image_columns
     values = {name: [row.get(name) for row in head] for name in columns}

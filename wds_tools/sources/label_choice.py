@@ -27,6 +27,7 @@ _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo 
 _FLAGS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 2, "-1.0": 2, "false": 3, "true": 4}  # codes of a column per class
 _ZERO, _SIGNED, _BOOLEANS = {0, 1}, {1, 2}, {3, 4}  # CelebA has -1 and 1, pandas.get_dummies booleans
 _ONES = (1, 4)
+_MARKS = {"1", "1.0", "x", "true", "yes", "y"}
 _LABELS_PER_ODD = 10  # a value that is not a label is a mistake if the column has at least ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
@@ -412,10 +413,11 @@ def _matching(names: str, label: str, part: str) -> str:
 def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
     candidates = [name for name, values in columns.items() if could_be_classes(values)]
-    flags = [name for name, values in columns.items() if values and all(str(cell).lower() in _FLAGS for cell in values)]
+    flags = [name for name, values in columns.items() if _are_flags(values)]
     if not candidates and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
-        different = sorted({str(value) for name in flags for value in columns[name]})
+        cells = {value for name in flags for value in columns[name]}
+        different = sorted({str(value) for value in cells - {None, ""}}) + ["empty values"] * bool(cells & {None, ""})
         note = (
             f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, not only "
             f"entries of json, write one {part} with the name of the class of each row, or a list of names"
@@ -427,6 +429,13 @@ def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         return [f"no label: {quoted(candidates)} could be it: write it as a separate {part}"] if candidates else []
     shown = ", ".join(f"{name!r} ({some_of(columns[name])})" for name in candidates)
     return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if candidates else []
+
+
+def _are_flags(values: Sequence[Any]) -> bool:
+    """Return whether values are 0 and 1 or booleans, or a mark such as ``x`` in some rows, as in spreadsheets."""
+    marks = {str(value).strip().lower() for value in values if value not in (None, "")}
+    is_marked = len(marks) == 1 and marks <= _MARKS and any(value in (None, "") for value in values)
+    return bool(values) and (is_marked or all(str(value).lower() in _FLAGS for value in values))
 
 
 def _entries_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

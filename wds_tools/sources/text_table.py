@@ -267,6 +267,12 @@ class TextTable:
         return row
 
     def _row_of(self, values: list[str]) -> Row:
+        has_title = len(self.columns) - len(self.unnamed) == 1 < len(self.columns)
+        if has_title and self.columns[0] not in self.unnamed and any(values[1:]):
+            raise SourceError(
+                f"{self.path} has a first line with only one text, {self.columns[0]!r}, and rows with more values: the "
+                "first line must have the names of the columns, such as path,label"
+            )
         row: Row = dict(zip(self.columns, values, strict=False))
         row = {name: value for name, value in row.items() if value or name not in self.unnamed}
         if any(values[len(self.columns) :]) or not all(name in self.unnamed for name in self.columns[len(values) :]):
