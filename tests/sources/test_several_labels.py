@@ -254,7 +254,8 @@ def test_classes_that_are_none_are_refused(classes: Any) -> None:
 
 
 def test_reshard_append_merge_and_splits_keep_the_labels(packed_labels: Path, tmp_path: Path) -> None:
-    wt.reshard(packed_labels, tmp_path / "again", workers=1, shuffle=True)
+    report = wt.reshard(packed_labels, tmp_path / "again", workers=1, shuffle=True)
+    assert not [note for note in report.account.notes if "--label" in note]
     assert stored(tmp_path / "again") == dict(enumerate(WORDS))
     more = pd.DataFrame({"path": ["0.png", "1.png"], "labels": [["dog", "ant"], ["ant"]]})
     more.to_json(tmp_path / "src" / "more.jsonl", orient="records", lines=True)

@@ -280,3 +280,15 @@ def stored_json(folder: Path) -> list[bytes]:
     """Return the field ``json`` of each sample, read by the webdataset library."""
     urls = sorted(map(str, folder.glob("*.tar")))
     return [sample["json"] for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)]
+
+
+def test_classes_of_several_datasets_that_look_the_same_are_a_warning(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    for number, classes in enumerate((["Ant", "bee", "Bee"], ["ant", "cow"])):
+        dataset(tmp_path / str(number), classes, photo)
+    caplog.clear()
+    wt.merge([tmp_path / "0", tmp_path / "1"], tmp_path / "merged")
+    similar = [record.getMessage() for record in caplog.records if "differ only" in record.getMessage()]
+    assert similar == ["the classes 'Ant' and 'ant' differ only in upper and lower case, or look the same"]

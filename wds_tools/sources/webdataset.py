@@ -449,7 +449,9 @@ class _Seen:
                 self._entries.setdefault(f"json:{name}", []).append(value)
 
     def notes_on_labels(self, samples: int) -> list[str]:
-        """Return how to name the labels of samples that have no field ``cls``."""
+        """Return how to name the labels of samples that have no field ``cls``; nothing if they have several labels."""
+        if LABELS in self._roles:
+            return []
         folders = sorted(filter(None, self._folders))
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
             self._places["folder"] = None

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from wds_tools.errors import ChecksumError, DestinationError, LabelError, OptionError, WdsToolsError
+from wds_tools.format.class_notes import notes_on_similar
 from wds_tools.format.field_classes import check_same, first_difference
 from wds_tools.format.index import NO_LABEL, index_name, shard_entry
 from wds_tools.format.index_edit import relabel, rename
@@ -147,6 +148,10 @@ def merge(
             names = ", ".join(name for addition in shards.manifest.additions for name in addition.fields)
             _log.warning("%s: the fields that were added later are not merged: %s", shards.name, names)
     classes = _unite_classes(sets)
+    earlier = {note for shards in sets for note in notes_on_similar(shards.manifest.classes)}
+    for note in notes_on_similar(classes.names):
+        if note not in earlier:
+            _log.warning("%s", note)
     source = _source(sets, classes)
     pairs = zip(sets, classes.numbers, strict=True)
     relabelled = sum(len(shards.locations) for shards, numbers in pairs if numbers is not None)
