@@ -431,6 +431,12 @@ def test_a_file_about_a_copy_of_an_image_is_a_field_of_the_copy(tmp_path: Path) 
     assert not listing.skipped
 
 
+def test_a_class_folder_whose_name_is_not_utf_8_is_noted(tmp_path: Path) -> None:
+    write_files(tmp_path, "dog/1.jpg", os.fsdecode(b"K\xe4se/1.jpg"))  # latin-1, as old archives are unpacked
+    notes = open_source(tmp_path).scan().account.notes
+    assert "folders with names that are not UTF-8 are classes, such as 'K\\udce4se': rename them" in notes
+
+
 def test_metadata_of_google_takeout_belong_to_the_photo_that_they_are_about(tmp_path: Path) -> None:
     write_files(tmp_path, "a.jpg", "a(1).jpg", "b.jpg")
     for name in ("a.jpg.supplemental-metadata", "a.jpg.supplemental-metadata(1)", "b.jpg.suppl", "b.jpg.raw"):

@@ -91,10 +91,12 @@ def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iter
     >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
     ["1 folder without an image: not a class, such as 'fig'"]
     """
-    notes = []
+    classes, notes = set(classes), []
     if same := next((sorted({*group}) for group in with_same(paths, str.lower).values() if len({*group}) > 1), []):
         notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
-    if folders := sorted(set(others) - set(classes)):
+    if damaged := [name for name in sorted(classes) if any("\ud800" <= character <= "\udfff" for character in name)]:
+        notes.append(f"folders with names that are not UTF-8 are classes, such as {damaged[0]!r}: rename them")
+    if folders := sorted(set(others) - classes):
         notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")
     return notes
 
