@@ -539,11 +539,18 @@ class Labels:
         ]
         notes = []
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
-        if self._separator is None and self._label_type is None and (parts := parts_joined_by(texts, " ")):
-            notes.append(
-                f"labels such as {quoted(sorted(texts)[:2])} are names of classes, and are made of only {len(parts)} "
-                "words: pass --label-separator ' ' if they mean several labels"
-            )
+        if self._separator is None and self._label_type is None:
+            joined = sorted(text for text in texts if " " in text and not texts.isdisjoint(text.split()))
+            if parts := parts_joined_by(texts, " "):
+                notes.append(
+                    f"labels such as {quoted(sorted(texts)[:2])} are names of classes, and are made of only "
+                    f"{len(parts)} words: pass --label-separator ' ' if they mean several labels"
+                )
+            elif joined:
+                notes.append(
+                    f"labels such as {quoted(joined[:2])} are names of classes, and have a word that is a class too: "
+                    "pass --label-separator ' ' if they mean several labels"
+                )
         if without:
             total = sum(count for _, count in without)
             shown = quoted([str(value)[:_MAX_TEXT] for value, _ in without[:3]])

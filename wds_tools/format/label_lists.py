@@ -142,8 +142,8 @@ def why_several(texts: Collection[str]) -> str | None:
 
     >>> why_several({"cat", "dog", "a fig"}) is None, why_several({"a;b", "b;c", "a;c"})[:37]
     (True, "labels such as 'a;b', 'a;c', made of ")
-    >>> why_several({"scab", "scab rust"})[:58]
-    "the label 'scab rust', and its part 'scab' is a label too:"
+    >>> why_several({"scab", "scab;rust"})[:58], why_several({"bear", "polar bear"}) is None
+    ("the label 'scab;rust', and its part 'scab' is a label too:", True)
     """
     if texts and all(map(_COMMA_DECIMAL.fullmatch, texts)):
         shown = ", ".join(map(repr, sorted(texts)[:2]))
@@ -155,7 +155,8 @@ def why_several(texts: Collection[str]) -> str | None:
         for separator in _SEPARATORS:
             parts = [part.strip() for part in text.split(separator)]
             labels = [part for part in dict.fromkeys(parts) if part in texts and part != text]
-            if labels:
+            is_clear = separator != " " or len(labels) == len(parts)  # "polar bear" next to "bear" is a name
+            if labels and is_clear:
                 are = "parts {} are labels" if len(labels) > 1 else "part {} is a label"
                 return (
                     f"the label {text!r}, and its {are.format(', '.join(map(repr, labels[:3])))} too: pass "
