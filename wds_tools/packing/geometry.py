@@ -45,6 +45,10 @@ _SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _COORDINATES = (2, 3)  # the last side of an array of positions: x and y, perhaps with a depth or visibility
 _UNDERSTOOD = ("objects", "height", "width", "path", "class", "label")  # not positions, or changed with the image
+_FACTS = frozenset(
+    "id license depth segmented date time year age rating score count lat lon latitude longitude altitude weight "
+    "temperature duration price likes".split()
+)  # words in names of numbers that are not positions
 _MAX_NUMBERS = 10_000
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WORD = re.compile(r"[^\s,;:|()\[\]{}]+")
@@ -401,7 +405,11 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     old = _size_of(record.image)
     if old == new:
         return set()
-    facts = {name: _plain_number(value) for name, value in record.facts.items() if name not in _UNDERSTOOD}
+    facts = {
+        name: _plain_number(value)
+        for name, value in record.facts.items()
+        if name not in _UNDERSTOOD and _FACTS.isdisjoint(_plain(name).split("_"))
+    }
     names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
     numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]
     if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is no position
@@ -469,19 +477,26 @@ def _positions_in(value: Any) -> set[str]:
     """Return the names in JSON that positions usually have, and that have numbers."""
     positions = set()
     for item in _objects_in(value):
-        axes = {}
+        axes, names = {}, set()
         for name, below in item.items():
             if name == "counts" and _is_size(item.get("size")):  # run lengths, also those that are written as text
                 positions.add(name)
-            if not _has_numbers(below):
+            if not _numbers_in(below):
                 continue
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
             if name.lower() in _EDGES or (is_several and _position_names([name])):
-                positions.add(name)
+                names.add(name)
             elif (axis := _AXIS.search(plain := _plain(name))) is not None:
                 axes[plain[: axis.start(1)], axis[1], plain[axis.end(1) :]] = name
-        positions |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
+        names |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
+        if not _are_fractions(_numbers_in([item[name] for name in names])):
+            positions |= names
     return positions
+
+
+def _are_fractions(numbers: list[float]) -> bool:
+    """Return whether positions are fractions of the sides of the image, which stay right when it is resized."""
+    return all(0 <= number <= 1 for number in numbers) and not all(number.is_integer() for number in numbers)
 
 
 def _position_names(names: Iterable[str]) -> set[str]:
@@ -521,16 +536,18 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
 
 
-def _has_numbers(value: Any) -> bool:
+def _numbers_in(value: Any) -> list[float]:
+    """Return the numbers in JSON, on all levels, and in texts that have nothing but numbers."""
+    numbers: list[float] = []
     stack = [value]
     while stack:
         item = stack.pop()
-        if isinstance(item, (int, float)) and not isinstance(item, bool):
-            return True
-        if isinstance(item, str) and _NUMBERS.fullmatch(item) and any(map(str.isdigit, item)):
-            return True
+        if _is_number(item):
+            numbers.append(float(item))
+        elif isinstance(item, str) and _NUMBERS.fullmatch(item):
+            numbers += map(float, _NUMBER.findall(item))
         stack += item if isinstance(item, list) else item.values() if isinstance(item, dict) else ()
-    return False
+    return numbers
 
 
 def _not_understood(where: str, name: str) -> OptionError:
