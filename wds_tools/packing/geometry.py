@@ -45,9 +45,9 @@ _SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _COORDINATES = (2, 3)  # the last side of an array of positions: x and y, perhaps with a depth or visibility
 _UNDERSTOOD = ("objects", "height", "width", "path", "class", "label")  # not positions, or changed with the image
-_FACTS = frozenset(
-    "id license depth segmented date time year age rating score count lat lon latitude longitude altitude weight "
-    "temperature duration price likes".split()
+_FACTS = (
+    *("id", "license", "depth", "segmented", "date", "time", "year", "age", "rating", "score", "count", "lat", "lon"),
+    *("latitude", "longitude", "altitude", "weight", "temperature", "duration", "price", "likes"),
 )  # words in names of numbers that are not positions
 _MAX_NUMBERS = 10_000
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -408,7 +408,7 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     facts = {
         name: _plain_number(value)
         for name, value in record.facts.items()
-        if name not in _UNDERSTOOD and _FACTS.isdisjoint(_plain(name).split("_"))
+        if name not in _UNDERSTOOD and not set(_FACTS).intersection(_plain(name).split("_"))
     }
     names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
     numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]
