@@ -766,6 +766,7 @@ def test_several_masks_for_an_image_are_an_error(names, tmp_path):
     [
         ("original/{}.jpg", "mask/{}.png", "mask.png"),
         ("images/{}.jpg", "annotation_masks/{}.png", "mask.png"),
+        ("img_dir/train/{}.jpg", "ann_dir/train/{}.png", "mask.png"),  # MMSegmentation
         ("images/{}.jpg", "depth/{}.png", "depth.png"),
         ("rgb/{}.png", "semantic/{}.png", "mask.png"),
         ("images/{}.jpg", "1st_manual/{}.gif", "mask.gif"),
@@ -802,6 +803,7 @@ PAIRS = {
     "Rain100": ("rainy/rain-{}.png", "norain/norain-{}.png"),
     "UIEB": ("raw-890/{}.png", "reference-890/{}.png"),
     "KITTI": ("image_2/{}.png", "image_3/{}.png"),
+    "HRF": ("images/{}.jpg", "manual1/{}.tif"),
 }
 
 
@@ -819,6 +821,7 @@ def test_folders_of_two_images_of_each_sample_are_an_error_that_shows_the_choice
         (["a/{}.png", "b/{}.png"], True),
         (["A/{}.png", "B/{}.png", "C/{}.png"], True),  # letters of a sign language
         (["rgb/{}.png", "thermal/{}.png"], True),
+        (["photos/{}.jpg", "outlines/{}.png"], True),
         ([f"{digit}/{{}}.png" for digit in range(10)], False),
         (["blur/a{}.png", "sharp/b{}.png"], False),
         (["noisy/{}.png", "clean/1{}.png"], False),
@@ -872,8 +875,7 @@ def test_folders_of_images_and_masks_with_other_names_are_not_classes(names, tmp
 
 
 def test_a_class_named_like_the_folder_of_all_images_is_noted(tmp_path):
-    """The vessels of HRF, whose folder has no usual name."""
-    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "manual1/{}.tif")
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "manual1/{}_h.tif")
     [note] = wt.pack(src, tmp_path / "dst", workers=1).manifest.account.notes
     assert note.startswith("the folder 'images' is packed as a class, although its name is usual for the folder of all")
 

@@ -488,6 +488,19 @@ def test_a_class_named_like_a_split_next_to_others_is_a_class(tmp_path: Path, ph
     assert wt.pack(src, tmp_path / "dst", dry_run=True).manifest.classes == ("background", "car", "train")
 
 
+@pytest.mark.parametrize("name", ["test", "Validation", "unlabeled_images"])
+@pytest.mark.parametrize("above", ["", "photos/"])
+def test_a_flat_folder_named_like_a_test_set_next_to_others_is_not_a_class_without_asking(
+    name: str, above: str, tmp_path: Path, photos: list[Photo]
+) -> None:
+    folders = ["cat", "dog", name]
+    src = write_folder(tmp_path, {f"{above}{folder}/1.jpg": photos[0].data for folder in folders})
+    with pytest.raises(SourceError, match=rf"'{name}', which is named like a part .* next to .* 'cat'.* --from folder"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    report = wt.pack(src / above, tmp_path / "dst", kind="folder", dry_run=True)
+    assert report.manifest.classes == tuple(sorted(folders))
+
+
 def test_class_folders_in_a_split_next_to_its_table_are_asked_for(tmp_path: Path, photos: list[Photo]) -> None:
     """Kaggle's paddy doctor has test_images/ too."""
     names = [f"train_images/{name}/{number}.jpg" for number, name in enumerate(["blast", "blight"])]

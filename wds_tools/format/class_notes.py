@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from wds_tools.format.label_lists import parts_joined_by
 from wds_tools.wording import first_few
 
 
@@ -38,6 +39,33 @@ def notes_on_similar(names: Iterable[str]) -> list[str]:
         for name in names
         if (other := first.setdefault(_folded(name), name)) != name
     ]
+
+
+def notes_on_words(names: Collection[str]) -> list[str]:
+    """Return a note if names of classes are made of the same words, so that a text may mean several labels.
+
+    >>> notes_on_words(["cat", "dog", "cat dog"])[0][:65]
+    "labels such as 'cat dog' are names of classes, and have a word th"
+    """
+    names = {*names}
+    joined = [name for name in names if " " in name and not names.isdisjoint(name.split())]
+    if parts := parts_joined_by(names, " "):
+        joined, what = [*names], f"are made of only {len(parts)} words"
+    else:
+        what = "have a word that is a class too"
+    shown = first_few(map(repr, sorted(joined)[:2]))
+    remedy = "pass --label-separator ' ' if they mean several labels"
+    return [f"labels such as {shown} are names of classes, and {what}: {remedy}"] if joined else []
+
+
+def with_same_number(names: Iterable[str]) -> tuple[str, ...]:
+    """Return two names that are the same number; empty without them.
+
+    >>> with_same_number(["1", "2", "01"]), with_same_number(["1", "10"])
+    (('1', '01'), ())
+    """
+    first: dict[int, str] = {}
+    return next(((other, name) for name in names if (other := first.setdefault(int(name), name)) != name), ())
 
 
 def _folded(text: str) -> str:

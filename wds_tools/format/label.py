@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
-from wds_tools.format.class_notes import like, notes_on_similar, notes_on_unused
-from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several, without_prefix
+from wds_tools.format.class_notes import like, notes_on_similar, notes_on_unused, notes_on_words, with_same_number
+from wds_tools.format.label_lists import Form, Lists, items_of, why_several, without_prefix
 from wds_tools.wording import counted
 
 LabelType = Literal["name", "number"]
@@ -460,11 +460,14 @@ class Labels:
         """Return the label of each distinct value."""
         if self._label_type == "number":
             labels = [_numbered(value) for value in self._values]
+            remedy = "omit --label-type number (label_type='number')"
             if names := [label.name for label in labels if label.name is not None]:
                 raise LabelError(
-                    f"{self._where} has classes such as {names[0]!r}, which are names and not numbers: omit "
-                    "--label-type number (label_type='number')"
+                    f"{self._where} has classes such as {names[0]!r}, which are names and not numbers: {remedy}"
                 )
+            folders = (label.name for label in self._values if isinstance(label, Label) and label.name is not None)
+            if same := with_same_number(folders):
+                raise LabelError(f"{self._where} has {quoted(same)}, which are the same number: rename one, or {remedy}")
             return labels
         if self._label_type == "name" or self._are_names_among(classes):
             return [_named(value) for value in self._values]
@@ -540,17 +543,7 @@ class Labels:
         notes = []
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
         if self._separator is None and self._label_type is None:
-            joined = sorted(text for text in texts if " " in text and not texts.isdisjoint(text.split()))
-            if parts := parts_joined_by(texts, " "):
-                notes.append(
-                    f"labels such as {quoted(sorted(texts)[:2])} are names of classes, and are made of only "
-                    f"{len(parts)} words: pass --label-separator ' ' if they mean several labels"
-                )
-            elif joined:
-                notes.append(
-                    f"labels such as {quoted(joined[:2])} are names of classes, and have a word that is a class too: "
-                    "pass --label-separator ' ' if they mean several labels"
-                )
+            notes += notes_on_words(texts)
         if without:
             total = sum(count for _, count in without)
             shown = quoted([str(value)[:_MAX_TEXT] for value, _ in without[:3]])

@@ -32,6 +32,7 @@ SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
+_NO_CLASS = re.compile(r"(test|testing|val|validation|unlabell?ed)([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
@@ -241,7 +242,24 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
                 f"{'unpack it, and ' * in_archive}pack one of them, such as {parent}/{(splits or names)[0]}, or "
                 f"{f'pack {parent} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
             )
+        if share > _MOST and (flat := _flat_part(names, there, level)):
+            raise SourceError(
+                f"{where} has images in {flat!r}, which is named like a part of a dataset, next to folders such as "
+                f"{next(name for name in names if name != flat)!r}: move {flat!r} away, or pass --from folder "
+                "(kind='folder') if it is a class"
+            )
     return Arrangement(common_folder(counts) if in_archive else "")
+
+
+def _flat_part(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> str:
+    """Return a folder of images without folders that is named like a test set next to others; empty without one.
+
+    ``train`` and ``valid`` may be classes, of vehicles and documents.
+    """
+    with_folders = {folder[level] for folder in folders if len(folder) > level + 1}
+    flat = (name for name in names if name not in with_folders and _NO_CLASS.fullmatch(name))
+    is_common = len({folder[:level] for folder in folders}) == 1
+    return next(flat, "") if is_common and len(names) > 1 else ""
 
 
 def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> bool:

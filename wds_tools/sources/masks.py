@@ -16,7 +16,7 @@ from wds_tools.sources.layouts import file_stem, folder_of, is_image_name, is_sp
 from wds_tools.wording import counted
 
 _IMAGE_FOLDERS = frozenset(
-    ["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
+    ["images", "image", "imgs", "img", "img_dir", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
 )
 _MASK_FOLDERS = {
     **dict.fromkeys(["masks", "mask", "labels", "label", "annotations", "segmentation", "segmentations"], "mask"),
@@ -24,15 +24,15 @@ _MASK_FOLDERS = {
         ["segmentationclass", "gt", "gtfine", "gtcoarse", "ground_truth", "groundtruth", "ground truth", "trimaps"],
         "mask",
     ),
-    **dict.fromkeys(["annotation_masks", "semantic", "1st_manual"], "mask"),
+    **dict.fromkeys(["ann_dir", "annotation_masks", "semantic", "1st_manual"], "mask"),  # ann_dir: MMSegmentation
     "depth": "depth",
     "colormaps": "color",  # BDD100K
     "segmentationobject": "instance",
     "instances": "instance",
 }
 _MASK_WORD = re.compile(
-    r"(?<![a-z])(masks?|labels?(tr)?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)"
-    r"(?![a-z])"  # labelsTr: nnU-Net
+    r"(?<![a-z])(masks?|labels?(tr)?|annotations?|ann_dir|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth"
+    r"|trimaps?)(?![a-z])"  # labelsTr: nnU-Net
 )
 _IMAGE_WORD = re.compile(r"(?<![a-z])(images?|imgs?)(tr|ts)?(?![a-z])")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -400,14 +400,14 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
 
 
 def _same_names(paths: Sequence[str], classes: Mapping[str, str]) -> str:
-    """Return a name of an image if all classes have several images, of the same names; otherwise nothing."""
+    """Return a name of an image if all classes have several images, of the same stems; otherwise nothing."""
     first: set[str] = set()
     for _, group in groupby(paths, lambda path: classes.get(folder_of(path))):
-        names = {path[path.rfind("/") + 1 :] for path in group}
-        if len(names) < 2 or names != (first or names):
+        stems = {file_stem(path) for path in group}
+        if len(stems) < 2 or stems != (first or stems):
             return ""
-        first = names
-    return min(first, default="")
+        first = stems
+    return posixpath.basename(paths[0]) if first else ""
 
 
 def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, str]) -> tuple[str, str] | None:
