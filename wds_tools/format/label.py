@@ -467,7 +467,7 @@ class Labels:
                 )
             folders = (label.name for label in self._values if isinstance(label, Label) and label.name is not None)
             if same := with_same_number(folders):
-                raise LabelError(f"{self._where} has {quoted(same)}, which are the same number: rename one, or {remedy}")
+                raise LabelError(f"{self._where} has {quoted(same)}, which are one number: rename one, or {remedy}")
             return labels
         if self._label_type == "name" or self._are_names_among(classes):
             return [_named(value) for value in self._values]
