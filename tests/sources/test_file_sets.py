@@ -107,6 +107,25 @@ def test_a_missing_part_is_named(tmp_path: Path, six: list[Photo], extension: st
     assert account_of(src).packed == 6
 
 
+def test_parts_with_fingerprints_are_one_set(tmp_path: Path, six: list[Photo]) -> None:
+    names = {  # as versions of datasets before 2.14 wrote them
+        "data/train-00000-of-00002-b4aaeceff1d90ecb": six[:2],
+        "data/train-00001-of-00002-7dbbe248962764c5": six[2:],
+    }
+    src = fill(tmp_path / "src", names, "parquet")
+    assert account_of(src).packed == 6
+    (src / "data" / "train-00001-of-00002-7dbbe248962764c5.parquet").unlink()
+    with pytest.raises(SourceError, match=r"'data/train-00001-of-00002-\*.parquet' is missing"):
+        account_of(src)
+
+
+def test_configurations_and_splits_are_folders(tmp_path: Path, six: list[Photo]) -> None:
+    src = fill(tmp_path / "src", {"default/train/0000": six[:4]}, "parquet")  # as the Hub converts every dataset
+    assert account_of(src).packed == 4
+    fill(src, {"default/test/0000": six[4:]}, "parquet")
+    assert {name: source.scan().account.packed for name, source in open_splits(src).items()} == {"test": 2, "train": 4}
+
+
 def test_parts_in_several_folders_are_one_set(tmp_path: Path, six: list[Photo]) -> None:
     names = {"one/a-1-of-2": six[:2], "two/a-2-of-2": six[2:]}
     assert account_of(fill(tmp_path / "src", names, "tfrecord")).packed == 6

@@ -335,7 +335,8 @@ def _is_arrow(path: Path) -> bool:
 def _is_parquet(path: Path) -> bool:
     if path.is_dir() and any(islice(path.glob("*=*/*=*/**/*.parquet"), 1)):  # Hive's folders are nested
         return True
-    return _has_extension(".parquet", ".pq")(path)
+    # The Hub writes CONFIG/SPLIT/0000.parquet for each dataset.
+    return any(name.lower().endswith((".parquet", ".pq")) for name in _file_names(path, levels=3))
 
 
 def _is_tfrecord(path: Path) -> bool:

@@ -32,6 +32,11 @@ _UNFINISHED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _PART = re.compile(r"(.*?)(\d+)([-_ ]?of[-_ ]?)(\d+)(.*)", re.IGNORECASE | re.DOTALL)  # train-00000-of-00002.parquet
+_FINGERPRINT = (
+    re.compile(  # of the content, as in train-00000-of-00002-b4aaeceff1d90ecb.parquet, or of the program's run
+        r"[-_]([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=[-_.]|$)"
+    )
+)
 _NUMBERS = re.compile(r"([-_. ]*(\d+|of|part|shard))*$", re.IGNORECASE)
 _WORDS = re.compile(r"[^\W\d_]+([-_ ][^\W\d_]+)*")
 _COPY = re.compile(r" ?\(\d+\)(?=\.|$)| ?- Copy(?=\.|$)|[-_ ]copy\d*(?=\.|$)|-checkpoint(?=\.|$)", re.IGNORECASE)
@@ -140,6 +145,7 @@ def _check_parts(root: str, names: Sequence[str], *, given: str) -> None:
         folder, last = posixpath.split(name)
         if match := _PART.fullmatch(last):
             start, index, _, count, end = match.groups()
+            end = _FINGERPRINT.sub("", end)
             if int(index) <= int(count):
                 sets[folder, start, end].setdefault(count, {})[int(index)] = name
     for by_count in sets.values():
@@ -173,13 +179,16 @@ def _missing(count: str, parts: Mapping[int, str]) -> list[int]:
 def _sibling(name: str, index: int) -> str:
     """Return the name of another part of a set."""
     folder, last = posixpath.split(name)
-    return posixpath.join(folder, _PART.sub(lambda m: f"{m[1]}{index:0{len(m[2])}}{m[3]}{m[4]}{m[5]}", last))
+    match = _PART.fullmatch(last)
+    assert match is not None, name
+    start, number, of, count, end = match.groups()
+    return posixpath.join(folder, f"{start}{index:0{len(number)}}{of}{count}{_FINGERPRINT.sub('-*', end)}")
 
 
 def _pattern(root: str, name: str) -> str:
     """Return a pattern for a set of which a file is a part."""
     folder, last = posixpath.split(shown_path(posixpath.join(root, name)))
-    return posixpath.join(folder, _PART.sub(r"\1*\3\4\5", last))
+    return posixpath.join(folder, _FINGERPRINT.sub("-*", _PART.sub(r"\1*\3\4\5", last)))
 
 
 def check_no_log(root: Path, paths: Iterable[Path]) -> None:
