@@ -59,6 +59,14 @@ def test_shards_of_webdataset_with_only_images_have_no_labels(tmp_path: Path, ph
     assert "the archives 'shard-000000', 'shard-000001' are parts and not classes" in notes
 
 
+@pytest.mark.parametrize("names", [("class_0", "class_1"), ("grade1", "grade2"), ("person1", "person2")])
+def test_archives_named_like_numbered_classes_are_classes(
+    tmp_path: Path, photos: list[Photo], names: tuple[str, ...]
+) -> None:
+    src = write_archives(tmp_path, {name: [f"{name}.jpg"] for name in names}, photos)
+    assert set(pack(src, tmp_path / "dst")[0].values()) == {*names}
+
+
 @pytest.mark.parametrize(
     "names",
     [

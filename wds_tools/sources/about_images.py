@@ -297,7 +297,8 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     reason = _in_columns(path, data, table, rows, names, images) if table is not None else ""
     if not reason and (is_json or path.endswith(_MARKUP)):
         reason = _in_texts(data, names, images)
-        if reason and is_json and json_or(None, data) is None:
+        first_line = data.strip().partition(b"\n")[0]  # a file of JSON lines is not damaged
+        if reason and is_json and json_or(None, data) is json_or(None, first_line) is None:
             reason = "names images and is not valid JSON, so it is not read: it may be truncated, copy it again"
     elif not reason and not is_table and b"\0" not in data[:HEAD]:
         reason = _in_lines(path, data, names, images)

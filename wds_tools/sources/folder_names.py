@@ -20,6 +20,9 @@ _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 _COPY = re.compile(r"[ _-]*(\(\d+\)|\d+)$")  # as in "New folder (2)"
 _WORDNET = re.compile(r"n\d{8}")
 _OF_CLASS = re.compile("class|cls|label|categor", re.IGNORECASE)
+_NUMBERED_CLASS = re.compile(
+    r"(class|cls|label|category|grade|level|person|subject|stage|type|n)[-_ ]?\d+", re.IGNORECASE
+)
 _YEAR = re.compile(r"(19|20)\d\d")
 
 
@@ -39,7 +42,8 @@ def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) 
     """Return the folder that each of several archives is, which may be empty, and a note if they are parts.
 
     Archives are class folders if all have no folders, or a single one with the same name that is not a class. Archives
-    whose names differ only in numbers, or are the names of shards, are parts, of several splits too.
+    whose names differ only in numbers, or are the names of shards, are parts, of several splits too; those named like
+    classes, such as ``class_0``, are not.
 
     >>> folders_of_archives(["cat", "dog"], [["1.jpg"], ["2.jpg"]])
     (['cat/', 'dog/'], '')
@@ -57,7 +61,8 @@ def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) 
         return [""] * len(stems), ""
     bases = [_COPY.sub("", stem) for stem in stems]
     are_splits = len({*bases}) < len(stems) and all(map(is_split_name, bases))
-    if not (are_splits or are_shard_folders(stems) or differ_only_in_numbers(stems)):
+    are_numbered = differ_only_in_numbers(stems) and not all(map(_NUMBERED_CLASS.fullmatch, stems))
+    if not (are_splits or are_shard_folders(stems) or are_numbered):
         return [f"{stem}/" for stem in stems], ""
     note = (
         f"the archives {quoted(sorted(stems)[:2])} are parts and not classes, because their names differ only in "
