@@ -196,6 +196,22 @@ def test_what_is_not_a_label_in_a_tuple_is_an_error(label: Any, message: str) ->
         scan(Images([label]))
 
 
+@pytest.mark.parametrize("label", [lambda row: 1000 + row, lambda row: f"a photo of thing {row}"])
+def test_second_entries_that_all_differ_are_ids_or_captions_and_not_labels(label: Callable[[int], Any]) -> None:
+    labels = [label(row) for row in range(20)]
+    pair = (np.zeros((20, 5, 6, 3), np.uint8), labels)
+    for items in (Images(labels), pair):
+        listing = scan(items)
+        assert ({entry.label for entry in listing.inputs}, listing.classes) == ({None}, ())
+        assert (
+            "entry 'label' is not the label, because it has a different value in each row" in listing.account.notes[0]
+        )
+    assert len({entry.label for entry in scan(pair, columns={"label": "label"}).inputs}) == 20
+    assert len({entry.label for entry in scan(Images(labels[:19])).inputs}) == 19
+    names = [f"class {number}" for number in range(20)]
+    assert [entry.label for entry in scan(Images(list(range(20)), classes=names)).inputs] == list(range(20))
+
+
 @pytest.mark.parametrize("missing", [None, -1, "-1", float("nan"), "absent"])
 def test_items_without_a_label_are_skipped_if_others_have_one(tmp_path: Path, missing: Any) -> None:
     items: list[dict[str, Any]] = [{"image": png(row), "label": one} for row, one in enumerate(CYCLE)]

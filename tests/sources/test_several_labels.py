@@ -335,6 +335,14 @@ def test_packed_names_are_not_one_class(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_label_of_several_lines_is_not_one_class(tmp_path: Path) -> None:
+    table_of(tmp_path, ["cat\ndog", "cat\n", "dog"]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(LabelError, match=r"the label 'cat\\ndog', which has several lines: pass --label-separator \$"):
+        wt.pack(tmp_path / "t.csv", tmp_path / "d", workers=1)
+    report = wt.pack(tmp_path / "t.csv", tmp_path / "d", label_separator="\n", workers=1)
+    assert report.manifest.field_classes["labels.json"].names == ("cat", "dog")
+
+
 def test_values_that_are_missing_in_lists_of_labels_are_counted(tmp_path: Path) -> None:
     table_of(tmp_path, [["cat", None], ["dog"], ["fig", None], ["cat"]]).to_json(
         tmp_path / "t.jsonl", orient="records", lines=True

@@ -478,6 +478,25 @@ def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_cho
     assert labels(path, label_type="name") == ["0.5", "1", "0.5", "1", "0.5", "1"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("fine_label", "coarse_label"), ("label", "label_2"), ("category", "subCategory")]
+)
+def test_a_second_level_of_classes_is_a_label_only_next_to_another_one(tmp_path: Path, first: str, second: str) -> None:
+    columns = {"path": PATHS, first: CYCLE, second: [0, 1, 1, 0, 1, 1]}
+    path = table(tmp_path, rows_of(columns))
+    with pytest.raises(
+        SourceError, match=f"2 columns that could be the label: '{first}' .*, '{second}' .*--label {first}"
+    ):
+        scan(path)
+    assert labels(path, columns={"label": first}) == CYCLE
+    path = table(tmp_path, rows_of({**columns, second: [0.5, 1, 0, 1, 1, 1]}))  # such as a confidence
+    assert labels(path) == CYCLE
+    del columns[first]
+    path = table(tmp_path, rows_of(columns))
+    assert {entry.label for entry in scan(path).inputs} == {None}
+    assert f"no label: the column '{second}' (0, 1) could be it" in scan(path).account.notes[0]
+
+
 def test_a_column_with_values_of_classes_and_an_unusual_name_is_reported(tmp_path: Path) -> None:
     columns = {"animal": list("ababab"), "note": list("uvwxyz"), "width": [4, 5, 4, 5, 4, 5]}
     path = table(tmp_path, rows_of({"path": PATHS, **columns}))

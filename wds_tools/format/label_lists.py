@@ -151,6 +151,11 @@ def why_several(texts: Collection[str]) -> str | None:
             f"labels such as {shown}, which are whole numbers with a decimal comma: write them without it, such as "
             f"{min(texts).partition(',')[0]!r}, or pass --label-separator ',' (label_separator=',') if they are several"
         )
+    if lines := min((text for text in texts if len(text.splitlines()) > 1), default=None):
+        return (
+            f"the label {lines[:40]!r}, which has several lines: pass --label-separator $'\\n' (label_separator='\\n') "
+            "if each line is a label, or --label-type name (label_type='name') if it is the name of a class"
+        )
     for text in sorted(texts):
         for separator in _SEPARATORS:
             parts = [part.strip() for part in text.split(separator)]

@@ -21,6 +21,11 @@ _USUAL_NAMES = {
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
     "classid category_id label_id label_idx label_index class_idx class_index category_name target_name label_text",
 }
+# The other level of a hierarchy, or a second opinion: a label only if that is chosen, so both are shown.
+_SECOND_LABELS = (
+    "coarse_label superclass super_class subclass sub_class supercategory super_category subcategory sub_category "
+    "label_2 label2 class_2 class2 category_2 category2"
+)
 _PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
@@ -56,6 +61,11 @@ def usual_columns(
     by_words = {_CHANGE_OF_WORD.sub("_", name).lower(): name for name in reversed(names)}
     by_name = {**by_words, **{name.lower(): name for name in reversed(names)}}
     return list(dict.fromkeys(by_name[usual] for usual in _USUAL_NAMES[role].split() if usual in by_name))
+
+
+def is_second_label(name: str) -> bool:
+    """Return whether a column is a label only next to another one, as `coarse_label` next to `fine_label`."""
+    return _CHANGE_OF_WORD.sub("_", name).lower() in _SECOND_LABELS.split()
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:

@@ -33,6 +33,7 @@ _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
 _MAX_NAMES = 12  # columns that a message shows
+_UNIQUE = "has a different value in each row, like an id"
 _NESTED = "has nested values"
 _WORD_OF_NAMES = re.compile("name|class|cls|label|categor|species|text")
 _PLURALS = {"entry": "entries"}
@@ -179,11 +180,7 @@ class LabelColumns:
                 name: column for name, column in candidates.items() if not column.is_constant or name in self._classes
             }
         if not candidates:
-            notes = (
-                f"{self._part} {name!r} is not the label, because it {reason}: {_remedy(name, reason)}"
-                for name, reason in reasons.items()
-                if reason
-            )
+            notes = (_not_the_label(name, reason, self._part) for name, reason in reasons.items() if reason)
             return LabelChoice(notes=tuple(notes))
         label, names = self._views(candidates)
         classes, about_names = (self._classes.get(label), ()) if names is None else self._named(label, names)
@@ -234,6 +231,18 @@ class LabelColumns:
         return classes, tuple(notes)
 
 
+def note_on_ids(name: str, values: Sequence[Any], options: SourceOptions, part: str) -> str | None:
+    """Return the note that values differ in each row, so are no labels; None if the user says what they are."""
+    if options.label_type is not None or options.classes:
+        return None
+    reason = _Column(values, False, options.label_separator).why_not()
+    return _not_the_label(name, reason, part) if reason == _UNIQUE else None
+
+
+def _not_the_label(name: str, reason: str, part: str) -> str:
+    return f"{part} {name!r} is not the label, because it {reason}: {_remedy(name, reason)}"
+
+
 def _remedy(name: str, reason: str) -> str:
     return f"pass --label {name} if it is" if reason != _NESTED else "write the label as a separate value"
 
@@ -265,7 +274,7 @@ class _Column:
             problem = "beyond 64 bits" if isinstance(self.odd, int) else "not whole"
             return f"has numbers such as {self.odd}, which are {problem}" if self.odd is not None else "has no values"
         if self.is_unique:
-            return "has a different value in each row, like an id"
+            return _UNIQUE
         return None
 
     def odd_row(self) -> tuple[int, Any] | None:

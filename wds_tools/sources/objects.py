@@ -160,6 +160,7 @@ class ObjectSource(RecordSource):
             raise SourceError("is empty")
         values = {IMAGE: self._value(IMAGE, item[0])}
         if len(item) > 1:
+            self.is_label_guessed = LABEL not in self.options.columns and not self._classes
             self.columns.setdefault(LABEL, LABEL)
             values[LABEL] = self._tuple_label(item[1], index)
         return values | {str(position): _FOLLOWS for position in range(2, len(item))}

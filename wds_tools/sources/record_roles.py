@@ -21,6 +21,7 @@ from wds_tools.sources.columns import (
     fact_name,
     field_name,
     find_column,
+    is_second_label,
     is_text_field,
     no_image_error,
     not_finite,
@@ -40,6 +41,7 @@ from wds_tools.sources.label_choice import (
     is_name,
     is_x,
     names_by_number,
+    note_on_ids,
     one_hot,
     with_matching_names,
 )
@@ -123,6 +125,7 @@ class NamedValues(Source):
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
+        is_label_guessed: Whether the format names the label by its position only, and values may show that it is none.
         names_files: Whether all values are texts or JSON, and values with the name of another field name a file.
         states_classes: Whether all names with only 0 and 1 are classes.
         has_classes: Whether the names of records have classes, such as folders. Then names with only 0 and 1 are not.
@@ -132,6 +135,7 @@ class NamedValues(Source):
     names_files: ClassVar[bool] = False
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
+    is_label_guessed: bool = False
     states_classes: bool = False
     has_classes: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -294,7 +298,7 @@ class Names:
         source = self.source
         preferred = (*source.preferred.get(LABEL, ()), *source.preferred.get("names", ()))
         named = {source.columns.get(LABEL), *source.class_lists, *preferred}
-        return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
+        return name in named or is_x(name) or is_second_label(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self, image: str | None = None) -> Roles:
         """Return the roles of the names; the name of the image may be given.
@@ -391,6 +395,10 @@ class Names:
             if label is None:
                 return LabelChoice()
             self._check_label(label)
+            if source.is_label_guessed and (
+                note := note_on_ids(label, self.labels[label], source.options, source.part)
+            ):
+                return LabelChoice(notes=(note,))
             return self._with_names(LabelChoice(label, None, self.labels[label], source.class_lists.get(label)))
         if source.states_classes and (hot := self._one_hot(image)):
             return LabelChoice(classes=hot, hot=hot)
@@ -400,6 +408,8 @@ class Names:
             preferred = preferred[:1]
         typed = [name for name in source.class_lists if name in others]
         usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
+        if any(not is_x(name) for name in usual):
+            usual |= dict.fromkeys(filter(is_second_label, others))
         values = {name: self.labels[name] for name in preferred or usual if self._may_have_classes(name)}
         owners = {name: self._owner(name) for name in values}
         values = {name: labels for name, labels in values.items() if owners[name] is None}
@@ -515,9 +525,12 @@ class Names:
         others = self.kinds.keys() - roles.used - roles.fields.keys()
         return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
 
+    def _has_usual_label(self) -> bool:
+        return any(not is_x(name) and not is_second_label(name) for name in self.labels)
+
     def hints(self, roles: Roles, head: Callable[[str], Sequence[Any]]) -> list[str]:
         """Return notes about entries of ``json`` that could be the label; ``head`` returns first values of a name."""
-        if LABEL in self.source.columns or roles.hot or not all(map(is_x, self.labels)):
+        if LABEL in self.source.columns or roles.hot or self._has_usual_label():
             return []
         return hint({name: head(name) for name in self.facts(roles)}, self.source.part)
 
