@@ -19,7 +19,13 @@ from wds_tools.sources.inputs import File, with_same
 _JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
-_SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
+_SYSTEM_FOLDERS = {  # hidden too
+    "__MACOSX": "macOS adds it to archives",
+    "@eaDir": "Synology keeps thumbnails in it",
+    "$RECYCLE.BIN": "Windows keeps deleted files in it",
+    "System Volume Information": "Windows adds it to disks",
+    "lost+found": "Linux adds it to disks",
+}
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
@@ -119,7 +125,7 @@ def may_have_hidden(paths: Iterable[str]) -> bool:
 def hidden_root(path: str) -> str | None:
     """Return the first part of a path that ends in a hidden name; None without one.
 
-    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
+    Names that start with a dot are hidden, and the folders that systems add to archives, folders and disks.
 
     >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
     ('.git', 'cat/.a.jpg', None)
