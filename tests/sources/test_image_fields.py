@@ -124,6 +124,6 @@ def test_a_field_that_is_not_json_and_files_next_to_shards_are_stated(tmp_path: 
     ]  # fmt: skip
     assert {one["path"] for one in entries if isinstance(one, dict)} == {f"00000.tar/{n}" for n in (0, 1, 3)}
     assert {part.name: part.reason.partition(":")[0] for part in account.parts if part.kind == "file"} == {
-        "00000.parquet": "is the table that img2dataset writes about a folder or shard",
+        "00000.parquet": "is the table that img2dataset writes about a folder or shard, and into .json files too",
         "00000_stats.json": "is next to what is packed, and is not read",
     }

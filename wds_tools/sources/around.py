@@ -195,8 +195,10 @@ def _entries(root: Path, folder: str = "") -> tuple[list[File], list[str]]:
 
 
 def _has_images(root: Path, folder: str) -> bool:
-    """Return whether a folder or one below it has images that are no masks, with which its files may belong."""
+    """Return whether a folder has shards, or it or one below it has images that are not masks: its files are theirs."""
     files, folders = _entries(root, folder)
+    if any(file.path.endswith(".tar") for file in files):
+        return True
     below = (file for name in folders[:_MAX_FOLDERS_NEXT] for file in _entries(root, name)[0])
     paths = (file.path for file in chain(files, below) if layouts.is_image_name(file.path))
     return not all(map(masks.is_mask, paths))

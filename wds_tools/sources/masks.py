@@ -400,14 +400,18 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
 
 
 def _same_names(paths: Sequence[str], classes: Mapping[str, str]) -> str:
-    """Return a name of an image if all classes have several images, of the same stems; otherwise nothing."""
-    first: set[str] = set()
+    """Return a name of an image if all classes have several images, of the same names; otherwise nothing.
+
+    The extensions may differ if each class has one, as photographs and their masks have.
+    """
+    names, stems, extensions = set[frozenset[str]](), set[frozenset[str]](), set[str]()
     for _, group in groupby(paths, lambda path: classes.get(folder_of(path))):
-        stems = {file_stem(path) for path in group}
-        if len(stems) < 2 or stems != (first or stems):
-            return ""
-        first = stems
-    return posixpath.basename(paths[0]) if first else ""
+        files = frozenset(map(posixpath.basename, group))
+        names.add(files)
+        stems.add(frozenset(map(file_stem, files)))
+        extensions.add(" ".join(sorted({posixpath.splitext(file)[1] for file in files})))
+    are_same = len(names) == 1 or (len(stems) == 1 and not any(" " in types for types in extensions))
+    return posixpath.basename(paths[0]) if are_same and len(next(iter(stems))) > 1 else ""
 
 
 def _paired(names: Sequence[str], paths: Sequence[str], classes: Mapping[str, str]) -> tuple[str, str] | None:
