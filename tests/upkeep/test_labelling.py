@@ -15,7 +15,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import LabelError, MissingFieldError, OptionError, ShardError, SourceError
+from wds_tools.errors import LabelError, MissingFieldError, OptionError, ShardError, SourceError, WdsToolsError
 from wds_tools.format.index import NO_LABEL, from_bytes
 
 
@@ -254,3 +254,16 @@ def test_whole_numbers_with_a_point_are_class_numbers(tmp_path: Path) -> None:
     json_shard(tmp_path / "json" / "a.tar", ["10.0", 2.0, "3"])
     wt.index_shards(f"{tmp_path}/json/a.tar", label="json:label")
     assert labels(tmp_path / "json") == [10, 2, 3]
+
+
+@pytest.mark.parametrize("label", ["json:score", "json:nope", "json:mixed"])
+def test_a_label_that_is_refused_leaves_the_dataset_as_it_was(label: str, tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for i, name in enumerate(["ant", "bee"]):
+            facts = {"name": name, "score": i / 10 + 0.5, "mixed": i or "w"}
+            writer.write({"__key__": str(i), "txt": "x", "json": facts})
+    wt.index_shards(f"{tmp_path}/*.tar", label="json:name")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(WdsToolsError):
+        wt.index_shards(f"{tmp_path}/*.tar", label=label)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +173,30 @@ class _Files(NamedTuple):
     listed_by: str | None = None
 
 
+class _Replaced:
+    """Contents of replaced index files, in a temporary file, until the manifest of the new ones is written."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = io.BytesIO()
+        self._sizes: list[tuple[str, int]] = []
+
+    def add(self, name: str, data: bytes) -> None:
+        """Keep the content of an index file that is about to be replaced."""
+        if not self._sizes:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._sizes.append((name, self._file.write(data)))
+
+    def restore(self, folder: IndexFolder) -> None:
+        """Write the index files as they were."""
+        self._file.seek(0)
+        for name, size in self._sizes:
+            folder.write(name, self._file.read(size))
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()
+
+
 @dataclass(slots=True)
 class _Job:
     """The shards of one folder.
@@ -182,6 +208,7 @@ class _Job:
         numbers: int64 [n] for each shard, the labels that its index has.
         kept: For each shard, whether its existing index stays as it is.
         entries: Entries for the manifest, of the shards that have been indexed so far.
+        replaced: The index files as they were, which come back if the run is refused.
     """
 
     folder: IndexFolder
@@ -196,6 +223,7 @@ class _Job:
     kept: list[bool] = field(default_factory=list)
     entries: list[ShardEntry] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
+    replaced: _Replaced = field(default_factory=_Replaced)
 
     @property
     def source(self) -> LabelSource:
@@ -248,8 +276,12 @@ def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
     except BaseException:
         for job in unfinished:
             job.folder.remove(file.index_file for file in job.files if not file.exists)
+            job.replaced.restore(job.folder)
         with write_errors((unfinished[0] if unfinished else jobs[-1]).folder.name, NOT_WRITABLE):
             raise
+    finally:
+        for job in jobs:
+            job.replaced.close()
     return written
 
 
@@ -327,6 +359,8 @@ def _add_shard(job: _Job, result: ScanResult, files: _Files, *, is_chosen: bool)
     ]
     job.numbers.append(result.index.label if kept is None else kept.label)
     job.kept.append(kept is not None)
+    if files.exists and kept is None:
+        job.replaced.add(files.index_file, job.folder.read(files.index_file) or b"")
     job.entries.append(_write_index(job.folder, result.index, files, is_kept=kept is not None))
     job.totals.add(Totals.of(result.index))
     _log_warnings(result)
