@@ -109,7 +109,7 @@ def test_class_names_that_repeat_are_left_out_with_the_reason(tmp_path: Path) ->
     images = np.zeros((8, 8, 8, 3), np.uint8) + np.arange(8, dtype=np.uint8)[:, None, None, None]
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(8) % 3, classes=np.array(["a", "b", "b"]))
     parts = {part.name: part.reason for part in open_source(tmp_path / "a.npz").scan().account.parts}
-    assert parts["classes"] == "has a name several times, and so is no list of class names"
+    assert parts["classes"] == "has a name several times, and so is not a list of class names"
 
 
 class Number(enum.IntEnum):

@@ -135,7 +135,7 @@ def _orientation_of(image: bytes | NDArray[np.uint8]) -> tuple[int, Size]:
 
 
 def _drawn_on(name: str, data: bytes, orientation: int, size: Size) -> Literal["turned", "stored", "unknown"] | None:
-    """Return what a mask was drawn on, by its size: the turned image or the stored pixels; None if it is no mask."""
+    """Return what a mask was drawn on, by its size: the turned image or the stored pixels; None if it is not a mask."""
     if not is_mask_name(name):
         return None
     if _is_picture(name):
@@ -166,7 +166,7 @@ def _turned_mask(name: str, data: bytes, orientation: int) -> bytes:
             mask.transpose(_TURNS[orientation]).save(out, kind)
     except (OSError, ValueError, SyntaxError) as error:
         raise DecodeError(
-            f"has a mask {name!r} that cannot be turned: {image_header.reason_of(error, data)}"
+            f"has a mask {name!r} that cannot be rotated with its image: {image_header.reason_of(error, data)}"
         ) from error
     return out.getvalue()
 
@@ -412,7 +412,7 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     }
     names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
     numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]
-    if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is no position
+    if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is not a position
         names.update(numbers)
     names.update(name for name, value in facts.items() if _is_number(value) and "area" in _plain(name).split("_"))
     names.update(name for name, data in record.fields.items() if _field_may_have_positions(name, data, old))

@@ -141,8 +141,9 @@ def _have_json(collector: Collector) -> bool:
 def _check_above(source: Source, collector: Collector, root: Path) -> None:
     """Check that no file in the folder above a folder, or in a folder next to it, is about most of its images.
 
-    Other files with names of labels are noted. A folder above may be any folder, such as the home folder. So few files
-    are looked at, numbers are names only in a column of names or ids, and a file that cannot be read is not reported.
+    Other files with names of labels are noted. The folder above may be any folder, such as the home folder. Therefore
+    only a few files are read. Numbers count as names of images only in a column of names or ids. No error is raised for
+    a file that cannot be read.
     """
     files, folders = _entries(root)
     own = next(iter(source.image_names(collector)), "").partition("/")[0]
@@ -208,7 +209,7 @@ def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) ->
     """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source.
 
     Returns:
-        A note if they have masks there, which are no labels.
+        A note if they have masks there, which are not labels.
     """
     for image in images:
         path, inside = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()

@@ -462,7 +462,7 @@ class ArrayRoles:
             is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= label_words
             if not _is_class_names(name, array) and (not is_named or name in self._per_image):
                 if name in self._left_out and "_".join(words_of(name)) in _CLASS_NAMES:
-                    self._left_out[name] = "has a name several times, and so is no list of class names"
+                    self._left_out[name] = "has a name several times, and so is not a list of class names"
                 continue
             self._per_image.pop(name, None)
             values = np.asarray(array[:]).reshape(-1)

@@ -232,7 +232,7 @@ class LabelColumns:
 
 
 def note_on_ids(name: str, values: Sequence[Any], options: SourceOptions, part: str) -> str | None:
-    """Return the note that values differ in each row, so are no labels; None if the user says what they are."""
+    """Return the note that values differ in each row, so they are not labels; None if the user says what they are."""
     if options.label_type is not None or options.classes:
         return None
     reason = _Column(values, False, options.label_separator).why_not()

@@ -201,7 +201,7 @@ def of_described(
     Args:
         names: Paths of images.
         folders: Their folders, by `layouts.folder_of`.
-        file_of: Path of an image -> the file about it. What has a file that its image does not have is no mask.
+        file_of: Path of an image -> the file about it. What has a file that its image does not have is not a mask.
     """
     paths = list(names)
     pairing = pairs(paths if may_have_masks(paths, folders) else ())
