@@ -359,9 +359,7 @@ def _add_shard(job: _Job, result: ScanResult, files: _Files, *, is_chosen: bool)
     ]
     job.numbers.append(result.index.label if kept is None else kept.label)
     job.kept.append(kept is not None)
-    if files.exists and kept is None:
-        job.replaced.add(files.index_file, job.folder.read(files.index_file) or b"")
-    job.entries.append(_write_index(job.folder, result.index, files, is_kept=kept is not None))
+    job.entries.append(_write_index(job, result.index, files, is_kept=kept is not None))
     job.totals.add(Totals.of(result.index))
     _log_warnings(result)
 
@@ -512,11 +510,12 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
     return old
 
 
-def _write_index(folder: IndexFolder, index: Index, files: _Files, *, is_kept: bool) -> ShardEntry:
+def _write_index(job: _Job, index: Index, files: _Files, *, is_kept: bool) -> ShardEntry:
     """Write an index, or keep it; return the entry of the shard.
 
     It gets the signatures of an existing index of the same shard, and the columns of another tool's table.
     """
+    folder = job.folder
     old = (folder.read(files.index_file) or b"") if files.exists else b""
     data = old if is_kept else to_bytes(index)
     if not is_kept and (signatures := _signatures_of(old, index, files.index_file)) is not None:
@@ -528,6 +527,8 @@ def _write_index(folder: IndexFolder, index: Index, files: _Files, *, is_kept: b
         elif columns.num_columns:
             data = add_columns(data, columns)
     if not is_kept:
+        if files.exists:
+            job.replaced.add(files.index_file, old)
         folder.write(files.index_file, data)
     return shard_entry(
         index.shard,
