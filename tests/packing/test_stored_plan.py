@@ -331,6 +331,11 @@ def test_inputs_in_files_are_those_in_memory(monkeypatch, disk):
     assert [one.label for one in inputs.with_labels(numbers, None)] == numbers.tolist()
     assert list(inputs.chosen(order[:30])) == [expected[number] for number in order[:30]]
     assert list(Ordered(inputs, order)) == [expected[number] for number in order]
+    monkeypatch.setattr("wds_tools.sources.inputs._WINDOW_ROWS", 16)  # now the rows are divided into windows
+    divided, before = Ordered(inputs, order[:50]), len(files)
+    assert [list(divided) for _ in range(2)] == [[expected[number] for number in order[:50]]] * 2
+    assert len(files) == before + 1
+    assert divided[20:40] == [expected[number] for number in order[20:40]]
     assert list(inputs) == expected
     assert inputs.bytes == sum(entry.size for entry in expected)
     assert len(files) >= 4

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.recorded_source import FIRST
-from wds_tools.format.tar import END
+from wds_tools.format.tar import BLOCK, END, MAX_OCTAL_SIZE
 from wds_tools.sources.base import WINDOW_BYTES, Listing
 from wds_tools.sources.inputs import (
     Input,
@@ -27,7 +27,6 @@ from wds_tools.sources.inputs import (
     Inputs,
     Ordered,
     field_bytes,
-    fields_bytes,
     lists_of,
     numbers_of,
     offsets_of,
@@ -92,7 +91,7 @@ def sample_bytes(
         facts = text_bytes(batch.column("path")) + len('{"path":}')
         is_named = (labels >= 0) & (labels < len(names))
         facts[is_named] += names[labels[is_named]]
-        sizes = fields_bytes(images) + fields_bytes(facts) + numbers_of(batch, "extra")
+        sizes = _fields_bytes(images) + _fields_bytes(facts) + numbers_of(batch, "extra")
         different, indexes = np.unique(labels, return_inverse=True)
         digits = np.array([field_bytes(len(str(label))) if label >= 0 else 0 for label in different.tolist()], np.int64)
         sizes += digits[indexes]
@@ -100,6 +99,14 @@ def sample_bytes(
             several = lists_of(batch)
             sizes += [0 if labels is None else field_bytes(len(labels_field(labels))) for labels in several]
         yield sizes
+
+
+def _fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what `field_bytes` returns, for several sizes: int64 [n]."""
+    sizes_in_shard = BLOCK - (-sizes // BLOCK) * BLOCK
+    is_large = sizes > MAX_OCTAL_SIZE
+    sizes_in_shard[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
+    return sizes_in_shard
 
 
 def text_bytes(paths: pa.Array) -> NDArray[np.int64]:

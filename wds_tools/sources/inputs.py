@@ -8,7 +8,7 @@ import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from wds_tools.format.index import number_array
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
+from wds_tools.lru_cache import LRUCache
 
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
 
 _ROWS_IN_MEMORY = 1 << 20  # further ones are in temporary files without a name, and mapped
 _MOST_MAPS = 64  # roughly
+_WINDOW_ROWS = 1 << 21  # whole batches: of a larger listing in another order, these are in memory together
+_Place = tuple[int, int, pa.Schema]  # start, length and schema of rows in a file
 _KINDS = (np.int8, np.int16, np.int32, np.int64)
 
 
@@ -253,7 +256,9 @@ class Inputs(InputRows):
     def chosen(self, positions: NDArray[np.signedinteger]) -> Inputs:
         """Return some inputs, by their positions: whole numbers [n]."""
         ordered = Ordered(self, positions)
-        return Inputs.of_batches(ordered.rows(0, len(ordered)))
+        return Inputs.of_batches(
+            ordered.taken(positions[start : start + BATCH_ROWS]) for start in range(0, len(positions), BATCH_ROWS)
+        )
 
     def parts(self) -> Sequence[pa.RecordBatch]:
         """Return all rows as few batches, from which rows are taken in any order."""
@@ -271,14 +276,20 @@ class Inputs(InputRows):
 class Ordered(InputRows):
     """Inputs in another order.
 
+    The first pass over many writes them to a temporary file, divided into windows of the new order, and each pass reads
+    a window at once: rows from everywhere would be slow if memory is smaller than the listing.
+
     Args:
         inputs: The inputs.
-        order: Positions of inputs: whole numbers [n].
+        order: Positions of inputs, each at most once: whole numbers [n].
     """
 
     def __init__(self, inputs: Inputs, order: NDArray[np.signedinteger]) -> None:
         self._parts, self._order = tuple(inputs.parts()), order
         self._ends = np.cumsum([len(part) for part in self._parts])
+        self._windows: list[list[_Place]] | None = None
+        self._file = memoryview(b"")
+        self._recent = LRUCache[int, pa.RecordBatch](max_items=1)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -289,12 +300,19 @@ class Ordered(InputRows):
 
     def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield these rows as batches."""
+        if self._windows is None and stop - start > _WINDOW_ROWS:
+            self._windows = self._divided()
         while start < stop:
-            end = min(stop, start + BATCH_ROWS)
-            yield self._taken(self._order[start:end])
+            window, first = divmod(start, _WINDOW_ROWS)
+            end = min(stop, start + BATCH_ROWS, (window + 1) * _WINDOW_ROWS)
+            if self._windows:
+                yield self._window(window, self._windows[window]).slice(first, end - start)
+            else:
+                yield self.taken(self._order[start:end])
             start = end
 
-    def _taken(self, positions: NDArray[np.signedinteger]) -> pa.RecordBatch:
+    def taken(self, positions: NDArray[np.signedinteger]) -> pa.RecordBatch:
+        """Return inputs by their positions before they were ordered: whole numbers [n]."""
         if len(self._parts) == 1:
             return self._parts[0].take(number_array(positions))
         part_of = np.searchsorted(self._ends, positions, side="right").astype(np.int16)  # which is sorted fast
@@ -306,9 +324,52 @@ class Ordered(InputRows):
             for part, stop, count, end in zip(self._parts, stops, counts, self._ends, strict=True)
             if count
         ]
-        back = np.empty(len(positions), np.int64)
-        back[by_part] = np.arange(len(positions))
-        return _joined(taken).take(number_array(back))
+        return _joined(taken).take(number_array(_inverse(by_part)))
+
+    def _window(self, window: int, places: Iterable[_Place]) -> pa.RecordBatch:
+        """Return the rows of a window."""
+        if (batch := self._recent.get(window)) is not None:
+            return batch
+        parts = [
+            pa.ipc.read_record_batch(pa.py_buffer(self._file[start : start + length]), schema)
+            for start, length, schema in places
+        ]
+        order = self._order[window * _WINDOW_ROWS : (window + 1) * _WINDOW_ROWS]
+        batch = _joined(parts).take(number_array(_inverse(np.argsort(order))))
+        self._recent.put(window, batch)
+        return batch
+
+    def _divided(self) -> list[list[_Place]]:
+        """Write the rows to a file by window, and return where their parts are; nothing if that is impossible."""
+        starts = range(0, len(self._order), _WINDOW_ROWS)
+        windows: list[list[_Place]] = [[] for _ in starts]
+        window_of = np.full(self._ends[-1], -1, np.int16)
+        for window, start in enumerate(starts):
+            window_of[self._order[start : start + _WINDOW_ROWS]] = window
+        try:
+            with tempfile.TemporaryFile() as file:
+                for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+                    for first in range(0, len(part), _ROWS_IN_MEMORY):
+                        rows = part.slice(first, _ROWS_IN_MEMORY)
+                        windows_of = window_of[end - len(part) + first :][: len(rows)]
+                        by_window = rows.take(number_array(np.argsort(windows_of, kind="stable")))
+                        stops = np.searchsorted(np.sort(windows_of), np.arange(-1, len(windows)), side="right").tolist()
+                        for window, (start, stop) in enumerate(pairwise(stops)):
+                            if start < stop:
+                                length = file.write(by_window.slice(start, stop - start).serialize())
+                                windows[window].append((file.tell() - length, length, rows.schema))
+                file.flush()
+                self._file = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except OSError:
+            return []
+        return windows
+
+
+def _inverse(order: NDArray[np.signedinteger]) -> NDArray[np.int64]:
+    """Return the position of each number in a permutation: int64 [n]."""
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return positions
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -430,14 +491,6 @@ def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
     if "labels" not in batch.schema.names:
         return repeat(None, len(batch))
     return map(_DECODED["labels"], batch.column("labels").to_pylist())
-
-
-def fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what `field_bytes` returns, for several sizes: int64 [n]."""
-    sizes_in_shard = BLOCK - (-sizes // BLOCK) * BLOCK
-    is_large = sizes > MAX_OCTAL_SIZE
-    sizes_in_shard[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
-    return sizes_in_shard
 
 
 def field_bytes(size: int) -> int:
