@@ -380,6 +380,18 @@ def test_several_coco_files_about_the_same_images_are_refused(src, tmp_path):
         wt.pack(src, tmp_path / "out")
 
 
+def test_exports_of_two_jobs_are_not_mixed(tmp_path):
+    """CVAT writes a file with this name for each job, and names frames alike."""
+    for job in ("job_1", "job_2"):
+        (tmp_path / "src" / job / "images").mkdir(parents=True)
+        shutil.copy(FOREIGN / "images" / "photo_1.jpg", tmp_path / "src" / job / "images" / "photo_1.jpg")
+        (tmp_path / "src" / job / "instances_default.json").write_text(coco_file())
+    with pytest.raises(SourceError, match=r"job_1/instances_default\.json' and 'job_2/.*pack the folders separately"):
+        wt.pack(tmp_path / "src", tmp_path / "out")
+    wt.pack(tmp_path / "src" / "job_2", tmp_path / "out")
+    assert json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
+
+
 def test_boxes_that_are_fractions_are_refused(tmp_path):
     """As some programs export them; they would be boxes of less than a pixel."""
     src = shutil.copytree(FOREIGN / "images", tmp_path / "src")

@@ -88,6 +88,17 @@ def _several(paths: Sequence[str]) -> SourceError:
     )
 
 
+def _check_names(paths: Sequence[str], where: str) -> None:
+    """Check that the files that describe the images of one split have different names."""
+    first: dict[str, str] = {}
+    for path in sorted(paths):
+        if (same := first.setdefault(posixpath.basename(path), path)) != path:
+            raise SourceError(
+                f"{where} has {same!r} and {path!r}, which have the same name, so each seems to be about the images of "
+                "a separate folder: pack the folders separately, then merge the datasets; or remove a copy"
+            )
+
+
 def _coco_split(files: Files, split: str, same: Sequence[File]) -> Described:
     """Return the split that COCO files of one split describe together."""
     if len(same) > 1 and not all(coco.can_be_merged(file.path) for file in same):
@@ -108,6 +119,7 @@ def _described(
     masks_of: Mapping[str, dict[str, File]] = MappingProxyType({}),
 ) -> Described:
     """Return a split with the images that its annotations name; the arguments are as in `Described`."""
+    _check_names([file.path for file in used], files.where)
     first = used[0].path if used else ""
     source = posixpath.basename(first) or f"a {file_kind}"
     names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
