@@ -13,6 +13,20 @@ import wds_tools as wt
 from wds_tools.errors import OptionError
 
 NAMES = ("zero", "one", "two", "three")
+LABEL_MAP = b"""
+item { id: 1 name: 'one' }
+item { id: 0, name: "zero" }
+item {
+  name: 'two'
+  id: 2
+}
+item {
+  id: 3
+  name: '/m/03'
+  display_name: 'three'
+  keypoints { id: 7 label: 'nose' }
+}
+"""
 
 
 @pytest.fixture
@@ -46,6 +60,19 @@ def table(photos: Path, tmp_path: Path) -> Path:
         str(dict(enumerate(NAMES))).encode(),
         yaml.safe_dump({"nc": 4, "names": dict(enumerate(NAMES))}).encode(),
         yaml.safe_dump({"names": [*NAMES], "train": "images"}).encode(),
+        yaml.safe_dump({"classes": {name: number for number, name in enumerate(NAMES)}}).encode(),
+        b'"zero"\n"one"\n"two"\n"three"\n',
+        b"'zero',\n'one',\n'two',\n'three'\n",
+        b'names = ["zero", "one", "two", "three"]\n',
+        b"zero, one, two, three\n",
+        b"0. zero\n1. one\n2. two\n3. three\n",
+        b"0) zero\n1) one\n2) two\n3) three\n",
+        b"0 - zero\n1 - one\n2 - two\n3 - three\n",
+        LABEL_MAP,
+        json.dumps({number: [f"n0144076{number}", name] for number, name in enumerate(NAMES)}).encode(),
+        "".join(f"n0144076{number} {name}\n" for number, name in enumerate(NAMES)).encode(),
+        json.dumps([{"id": number, "name": name} for number, name in enumerate(NAMES)]).encode(),
+        json.dumps({"id2label": dict(enumerate(NAMES)), "label2id": {one: NAMES.index(one) for one in NAMES}}).encode(),
     ],
 )
 def test_all_usual_forms_are_read(
@@ -63,14 +90,27 @@ def test_all_usual_forms_are_read(
         (b"class\nzero\none\ntwo\nthree\n", "begins with 'class'.*header.*JSON list"),
         (b"#classes\nzero\none\ntwo\nthree\n", "begins with '#classes'.*comment"),
         (b"1 zero\n2 one\n3 two\n4 three\n", "numbers '1', '2', '3', '4'; class numbers are 0 to 3"),
-        (b"zero 1\none 2\ntwo 3\nthree 4\n", "numbers '1', '2', '3', '4'"),
+        (b"zero 1\none 2\ntwo 3\nthree 4\n", "numbers '1', '2', '3', '4'.* add a name for 0"),
+        (
+            b"zero 120\none 80\ntwo 120\nthree 7\n",
+            "numbers '120', '80', '120', '7'.* leave them out if they are counts",
+        ),
+        (b"zero: 120\none: 80\ntwo: 120\nthree: 7\n", "leave them out if they are counts"),
+        (b"label count\nzero 120\none 80\ntwo 5\nthree 7\n", "leave them out if they are counts"),
+        (b" 120 zero\n  80 one\n 120 two\n   7 three\n", "leave them out if they are counts"),  # of uniq -c
+        (b"zero (120)\none (80)\ntwo (5)\nthree (7)\n", "leave them out if they are counts"),
+        (b"0 zero 120\n1 one 80\n2 two 5\n3 three 7\n", "leave them out if they are counts"),
+        (b"0,zero,120\n1,one,80\n2,two,5\n3,three,7\n", "several columns"),
+        (b"item { id: 1 name: 'zero' }\nitem { id: 2 name: 'one' }\n", "add a name for 0, such as background"),
+        (b'{"id2label": {"0": "zero", "1": "one"}, "label2id": {"zero": 1, "one": 0}}', "different class names"),
+        (b'{"zero": 120, "one": 80}', "leave them out if they are counts"),
         (b"wnid,name\nn01,zero\nn02,one\n", "several columns"),
-        ("zero\none\ntwo\ntr\xeas\n".encode("latin-1"), "not utf-8.*save it as UTF-8"),
+        ("zero\none\ntwo\ntr\xeas\n".encode("latin-1"), "not text in UTF-8.*save it as UTF-8"),
         ("\n".join(NAMES).encode("utf-16-le"), "not text"),
-        (b'[["zero", "one"]]', "neither a list of names"),
-        (b'{"zero": 1, "one": 2}', "each number from 0"),
+        (b'[["zero", ["one"]]]', "no class names"),
+        (b'{"zero": 1, "one": 2}', "add a name for 0, such as background"),
         (b'["zero", "one"', "begins like JSON"),
-        (b"names: {0: zero, 2: one}", "allowed are 0 to 1"),
+        (b"names: {0: zero, 2: one}", "class numbers are 0 to 1"),
         (b"zero\none\ntwo\n", "label 3, but there are only 3 class names"),
     ],
 )
@@ -86,11 +126,31 @@ def test_what_may_shift_the_names_is_an_error(table: Path, tmp_path: Path, conte
         ("Audi A4 2012", "BMW M3 2012", "Dodge Ram 2010", "Fiat 500 2012"),
         ("n01 tench, Tinca tinca", "n02 goldfish", "n03 hen", "n04 cock"),
         ("class 0", "other 0", "class 1", "other 1"),
+        ("Boeing 737", "Boeing 747", "Airbus 320", "Airbus 330"),
+        ("iPhone 12", "Pixel", "Galaxy 9", "3310"),
+        ("1 cent", "2 cent", "5 cent", "10 cent"),
+        ("001.Black_footed_Albatross", "002.Laysan", "COVID-19", "C. elegans"),
     ],
 )
 def test_names_with_numbers_in_them_stay_as_they_are(table: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     (tmp_path / "names").write_text("\n".join(names))
     assert wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes == names
+
+
+def test_quoted_names_are_taken_as_they_are(table: Path, tmp_path: Path) -> None:
+    names = ("Boeing 737", "tench, Tinca tinca", 'the "red" one', "7 Up")
+    with (tmp_path / "names").open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([name] for name in names)
+    assert wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes == names
+
+
+def test_a_name_that_two_ids_of_wordnet_have_keeps_the_id(table: Path, tmp_path: Path) -> None:
+    synsets = ["n02012849 crane", "n01440764 tench, Tinca tinca", "n03126707 crane", "n01443537 goldfish"]
+    index = {number: synset.split(" ", 1) for number, synset in enumerate(synsets)}  # as Keras has it
+    for content in ("\n".join(synsets), json.dumps(index)):
+        (tmp_path / "names").write_text(content)
+        found = wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes
+        assert found == ("crane (n02012849)", "tench, Tinca tinca", "crane (n03126707)", "goldfish")
 
 
 def test_more_names_than_labels_are_a_note(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,20 @@ def test_cifar10_of_torchvision(tmp_path: Path) -> None:
         {"class_to_idx": {"shark, white shark": 2, "goldfish": 1, "tench, Tinca tinca": 0}},
         {"classes": {0: "tench, Tinca tinca", 1: "goldfish", 2: "shark, white shark"}},
         {"classes": {"tench, Tinca tinca": 0, "goldfish": 1, "shark, white shark": 2}},
+        *(
+            {name: ["tench, Tinca tinca", "goldfish", "shark, white shark"]}
+            for name in ("class_names", "label_names", "names", "categories")  # of torchvision's Caltech101
+        ),
+        {"idx_to_class": dict(enumerate(["tench, Tinca tinca", "goldfish", "shark, white shark"]))},
+        {"id2label": {"2": "shark, white shark", "0": "tench, Tinca tinca", "1": "goldfish"}},
+        {"info": {"label": {"0": "tench, Tinca tinca", "1": "goldfish", "2": "shark, white shark"}}},  # of MedMNIST
+        {
+            "categories": [
+                {"id": 1, "name": "goldfish"},
+                {"id": 2, "name": "shark, white shark"},
+                {"id": 0, "name": "tench, Tinca tinca"},
+            ]
+        },
     ],
 )
 def test_class_names_of_objects_in_every_form(tmp_path: Path, attributes: dict[str, Any]) -> None:
@@ -152,9 +167,61 @@ def test_numbers_as_class_names(tmp_path: Path) -> None:
     assert names(packed(Images(CYCLE, classes=[7, 8, 9]), tmp_path / "dst")) == ["7", "8", "9"] * 2
 
 
-def test_class_names_in_two_orders_are_an_error() -> None:
-    with pytest.raises(LabelError, match=r"a different order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'"):
-        scan(Images([0, 1], classes=["cat", "dog"], class_to_idx={"dog": 0, "cat": 1}))
+@pytest.mark.parametrize(
+    ("labels", "attributes", "message"),
+    [
+        (
+            [0, 1],
+            {"classes": ["cat", "dog"], "class_to_idx": {"dog": 0, "cat": 1}},
+            r"a different order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'",
+        ),
+        (
+            [0, 1],
+            {"class_to_idx": {"cat": 0, "dog": 1}, "idx_to_class": {0: "dog", 1: "cat"}},
+            "different order in 'class_to_idx' .* than in 'idx_to_class'",
+        ),
+        (
+            [0, 2],
+            {"label_names": ["cat", "dog"]},
+            "label 2, but there are only 2 class names, numbered from 0: name all",
+        ),
+        ([1, 2], {"class_names": ["cat", "dog"]}, "numbered from 0, and labels begin with 1: if they count from 1"),
+    ],
+)
+def test_class_names_that_contradict_each_other_or_the_labels_are_an_error(
+    labels: list[int], attributes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LabelError, match=message):
+        scan(Images(labels, **attributes))
+    assert scan(Images(labels, **attributes), classes=["a", "b", "c"]).classes == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("labels", "attributes", "names", "note"),
+    [
+        ([0, 1, 0], {"names": ["ann", "bob", "cid"]}, (), None),  # of the items
+        ([0, 1, 0], {"names": ["ann", "bob", "cid", "dan"]}, (), "'names' has 4 values, which may name the classes"),
+        (["cat", "dog"], {"names": ["ann", "bob", "cid"]}, ("cat", "dog"), "which may name the classes"),
+        ([0, 1], {"classes": ["n01", "n02"], "class_names": ["ant", "bee"]}, ("n01", "n02"), "'class_names' has other"),
+        ([0, 1], {"class_map": {0: 1, 1: 0}}, (), "'class_map' .* is a dict, and not a list of names"),
+        ([1, 2], {"class_names": ["ant", "bee", "cat"]}, ("ant", "bee", "cat"), "labels begin with 1"),
+        ([1, 2], {"class_names": ["_background_", "bee", "cat"]}, ("_background_", "bee", "cat"), None),
+    ],
+)
+def test_attributes_that_may_have_class_names_are_noted(
+    labels: list[Any], attributes: dict[str, Any], names: tuple[str, ...], note: str | None
+) -> None:
+    listing = scan(Images(labels, **attributes))
+    assert listing.classes == names
+    notes = [text for text in listing.account.notes if "PIL" not in text]
+    assert [bool(re.search(note or "", text)) for text in notes] == [True] * bool(note)
+
+
+def test_names_of_attributes_are_those_of_lists_of_0_and_1() -> None:
+    labels = [torch.tensor(row) for row in ([0, 1, 1], [1, 1, 0], [0, 0, 0])]
+    listing = scan(Images(labels, attr_names=["Male", "Young", "Bald", ""]))  # as torchvision's CelebA has them
+    assert listing.label_classes == ("Male", "Young", "Bald")
+    assert [entry.labels for entry in listing.inputs] == [(1, 2), (0, 1), ()]
 
 
 def test_labels_that_a_target_transform_has_changed_do_not_get_the_names_of_targets(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def test_predictions_of_ultralytics_have_their_confidence():
 @pytest.mark.parametrize("path", sorted(FOREIGN.rglob("data.y*ml")), ids=lambda path: path.parent.name)
 def test_names_of_data_yaml_are_those_that_pyyaml_reads(path):
     if path.parent.name == "labelformat":  # numbered from 1, which Ultralytics refuses too
-        with pytest.raises(SourceError, match=r"numbers of 'names' are '1', '2', '3'; allowed are 0 to 2"):
+        with pytest.raises(
+            SourceError, match=r"the numbers '1', '2', '3'; class numbers are 0 to 2, .* add a name for 0"
+        ):
             yolo.parse_yaml(path.read_bytes(), "data.yaml")
         return
     theirs = pyyaml.safe_load(path.read_text())
@@ -92,7 +94,7 @@ def test_names_of_data_yaml_are_those_that_pyyaml_reads(path):
 
 def test_names_in_text_files_of_labelimg_and_of_darknet():
     for path in ("labelimg/classes.txt", "label_studio/classes.txt", "datumaro_darknet/obj.names"):
-        assert yolo.parse_names((FOREIGN / path).read_bytes(), path) == NAMES
+        assert yolo.names_in((FOREIGN / path).read_bytes(), path) == NAMES
 
 
 def yaml_of(text):
@@ -124,10 +126,9 @@ def test_entries_of_data_yaml_are_all_in_the_account():
     [
         ("nc: 3\nnames: [a, b]", "nc is 3, and there are 2 names"),
         ("nc: many\nnames: [a]", "nc is not a whole number"),
-        ("names: {0: a, 2: b}", "numbers of 'names' are '0', '2'; allowed are 0 to 1"),
-        ("names: {x: a}", "allowed are 0 to 0"),
+        ("names: {0: a, 2: b}", "the numbers '0', '2'; class numbers are 0 to 1"),
+        ("names: {x: a}", "no class names"),
         ("names: cat", "no class names"),
-        ("names: [[a]]", "no class names"),
         ("train: x", "no class names"),
         ("- a", "no entries"),
         ("names: [a", "not valid YAML"),
@@ -146,6 +147,12 @@ def test_invalid_data_yaml_is_refused_and_runs_no_code(text, message):
         return
     with pytest.raises(SourceError, match=message):
         yaml_of(text)
+
+
+def test_names_in_classes_txt_are_read_by_the_rule_of_classes():
+    assert yolo.names_in(b'1 dog\n0 "cat"\n', "classes.txt") == ("cat", "dog")
+    with pytest.raises(SourceError, match="numbers '120', '80'"):
+        yolo.names_in(b"cat 120\ndog 80\n", "classes.txt")
 
 
 def test_a_class_without_a_name_is_refused(tmp_path):
@@ -212,7 +219,7 @@ def test_strange_boxes_and_repeated_lines_are_kept_and_counted():
 
 def test_windows_line_ends_comments_and_a_byte_order_mark_are_read():
     assert len(yolo.parse(b"\xef\xbb\xbf# class x y\r\n0 0.5 0.5 0.1 0.1\r\n1 0.5 0.5 0.1 0.1", "a.txt")) == 2
-    with pytest.raises(SourceError, match="not text in UTF-8"):
+    with pytest.raises(SourceError, match="not text in UTF-16"):
         yolo.parse(b"\xff\xfe0", "a.txt")
 
 

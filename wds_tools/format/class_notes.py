@@ -6,25 +6,56 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 from wds_tools.format.label_lists import parts_joined_by
-from wds_tools.wording import first_few
+from wds_tools.wording import counted, first_few
+
+_FROM_ONE = "if they count from 1, subtract 1 from them, or add a name for 0"
+_NO_CLASS = {"0", "background", "bg", "dummy", "nothing", "none", "unknown"}  # names of a class that no sample has
 
 
-def notes_on_unused(given: Sequence[str], own: Sequence[str], largest: int) -> list[str]:
-    """Return a note if names were given for numbers that no label has: the names may be shifted.
+def notes_on_given(given: Sequence[str], own: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Return notes if names were given for numbers that no label has: the names may be shifted.
 
-    >>> notes_on_unused(["background", "cat", "dog"], [], 1)
+    >>> notes_on_given(["background", "cat", "dog"], [], [1, 0])
     ["there are 3 class names, and the largest label is 1: no sample is 'dog'"]
 
     Args:
         given: The names that the user gave for numbers.
         own: The names that the source has.
-        largest: The largest class number of a sample; -1 without labels.
+        numbers: The different class numbers of samples.
     """
-    used = max(largest + 1, len(own))
-    if not 0 < used < len(given) or (own and {*own} <= {*given}):
+    used = max(max(numbers, default=-1) + 1, len(own))
+    notes = [] if own else notes_on_first(given, numbers)
+    if 0 < used < len(given) and not (own and {*own} <= {*given}):
+        unused = first_few(map(repr, given[used:]))
+        notes.append(
+            f"there are {len(given):,} class names, and the largest label is {used - 1}: no sample is {unused}"
+        )
+    return notes
+
+
+def notes_on_first(names: Sequence[str], numbers: Iterable[float]) -> list[str]:
+    """Return a note if labels begin with 1, so that names that are numbered from 0 may be shifted.
+
+    >>> notes_on_first(["ant", "bee", "cat"], [2, 1])[0][:57]
+    "no sample has class 0, 'ant', and labels begin with 1: if"
+    >>> notes_on_first(["background", "bee"], [1])
+    []
+    """
+    if not names or min(numbers, default=0) != 1 or names[0].lower().strip("_") in _NO_CLASS:
         return []
-    unused = first_few(map(repr, given[used:]))
-    return [f"there are {len(given):,} class names, and the largest label is {used - 1}: no sample is {unused}"]
+    return [f"no sample has class 0, {names[0]!r}, and labels begin with 1: {_FROM_ONE}"]
+
+
+def why_too_few(names: Sequence[str], numbers: Sequence[int]) -> str:
+    """Return what is wrong with labels of which the largest has no name.
+
+    >>> why_too_few(["ant", "bee"], [2, 1])[:72]
+    'label 2, but there are only 2 class names, numbered from 0, and labels b'
+    """
+    remedy = ": name all classes (--classes, classes=)"
+    if min(numbers) == 1 and max(numbers) == len(names):
+        remedy = f", and labels begin with 1: {_FROM_ONE}, such as background (--classes, classes=)"
+    return f"label {max(numbers)}, but there are only {counted(len(names), 'class name')}, numbered from 0{remedy}"
 
 
 def notes_on_similar(names: Iterable[str]) -> list[str]:

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
-from wds_tools.format.class_notes import like, notes_on_similar, notes_on_unused, notes_on_words, with_same_number
+from wds_tools.format import class_notes
+from wds_tools.format.class_notes import like, notes_on_similar, notes_on_words, with_same_number
 from wds_tools.format.label_lists import Form, Lists, items_of, why_several, without_prefix
 from wds_tools.wording import counted
 
@@ -353,11 +354,11 @@ class Labels:
         classes = own or given or (Classes(BOOLEANS) if names and names <= {*BOOLEANS} else Classes.sorted(names))
         numbers = classes.numbers()
         by_code = np.array([self._number(label, numbers) for label in labels], np.int64)
-        if classes and by_code.max(initial=-1) >= len(classes):
-            raise LabelError(
-                f"{self._where} has label {by_code.max()}, but there are only "
-                f"{counted(len(classes), 'class name')}, numbered from 0: name all classes (--classes, classes=)"
-            )
+        used = by_code[by_code != NO_NUMBER].tolist()
+        is_short = bool(given and own) and not names and max(used, default=0) >= len(own)
+        own, classes = (Classes(), given) if is_short else (own, classes)
+        if classes and max(used, default=0) >= len(classes):
+            raise LabelError(f"{self._where} has {class_notes.why_too_few(classes, used)}")
         if own and given:
             new = own.matched(given, where=self._where)
             by_code = np.where(by_code == NO_NUMBER, NO_NUMBER, new[by_code])
@@ -365,7 +366,7 @@ class Labels:
         codes = np.asarray(self._codes)
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, _counted(codes, len(labels)))
-        notes = (*notes, *notes_on_unused(() if names else given, own, int(by_code.max(initial=NO_NUMBER))))
+        notes = (*notes, *class_notes.notes_on_given(() if names else given, own, used))
         if not form.is_several:
             return Numbered(_taken(by_code, codes), classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)

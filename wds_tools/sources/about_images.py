@@ -25,9 +25,10 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco
+from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
-from wds_tools.sources.label_choice import is_x, names_in, some_of
+from wds_tools.sources.label_choice import is_x, some_of
 from wds_tools.sources.layouts import (
     SPLIT_WORDS,
     TABLES,

@@ -369,7 +369,7 @@ def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
         data = files.read(file)
         if ending[0].endswith(".yaml"):
             return yolo.parse_yaml(data, file.path), file.path, [file]
-        names = yolo.parse_names(data, file.path)
+        names = yolo.names_in(data, file.path)
         darknet = files.by_path.get(posixpath.join(posixpath.dirname(file.path), "obj.data"))
         if darknet is not None and ending == ("obj.names",):
             return yolo.parse_darknet(files.read(darknet), names, darknet.path), darknet.path, [file, darknet]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import posixpath
 import zlib
@@ -18,6 +19,12 @@ from wds_tools.wording import counted
 
 _MAX_NAMED = 10  # of the objects of one kind
 _FILE = "described in"  # among the entries of an image: the file that has them, for messages
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -57,11 +64,19 @@ def class_list(annotations: Annotations, where: str) -> ClassList:
 
 
 def text_of(data: bytes, where: str) -> str:
-    """Return the text of a file."""
+    """Return the text of a file, in UTF-8 or as its byte order mark states."""
+    encoding = stated_encoding(data) or "utf-8-sig"
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
+        return data.decode(encoding)
+    except UnicodeError as error:
+        raise SourceError(
+            f"{where} is not text in {encoding.removesuffix('-sig').upper()} ({error}): save it as UTF-8"
+        ) from error
+
+
+def stated_encoding(head: bytes) -> str | None:
+    """Return the encoding that the byte order mark of a text states; None without one, or for UTF-8."""
+    return next((name for mark, name in _BOMS if head.startswith(mark)), None)
 
 
 def lines_of(data: bytes, where: str) -> list[str]:

@@ -6,7 +6,6 @@ left out with a reason.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -19,9 +18,11 @@ import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Account
+from wds_tools.format.class_notes import notes_on_first
 from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
+from wds_tools.sources.class_file import MAYBE_LISTS, is_class_list, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
 from wds_tools.sources.label_choice import (
     Flags,
@@ -29,7 +30,6 @@ from wds_tools.sources.label_choice import (
     LabelColumns,
     ambiguous,
     is_x,
-    names_in,
     one_hot,
     with_matching_names,
 )
@@ -46,10 +46,6 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_CLASS_NAMES = _set(
-    "classes class_names classnames list_classes label_names labels_names category_names categories target_names"
-)
-_MAPPINGS = _set("class_to_idx idx_to_class")
 _MASKS = _set("mask masks seg segmentation depth gt annotation annotations mean std")
 _MEASURES = _set("num n count counts weight weights score scores confidence prob probs logits")
 _VAGUE = _set("x y data file path url filename filepath")  # part of many other names
@@ -104,12 +100,14 @@ class Contents:
 
     def add_entry(self, kind: str, name: str, word: str, value: Any) -> None:
         """Add a value that has no entry for each image: class names, by its name in the file, or an unusable value."""
-        names = class_names_in(value) if "_".join(words_of(word)) in _CLASS_NAMES | _MAPPINGS else None
+        is_list = is_class_list("".join(words_of(word)))
+        if word in MAYBE_LISTS:
+            is_list = isinstance(value, Mapping) or role_rank(name.rpartition("@")[0], LABEL) > 0
         reason = "is an attribute" if kind == "attribute" else "is a single value, not one for each image"
-        if names is not None:
+        if is_list and (names := names_in(value)):
             self.class_names[kind, name] = names
         else:
-            self.unusable.append(Unusable(kind, name, reason))
+            self.unusable.append(Unusable(kind, name, f"{reason}{may_name_classes(value)}"))
 
     def refuse(self, name: str, reason: object) -> None:
         """Add an array that is left out."""
@@ -143,24 +141,6 @@ def role_rank(name: str, role: str) -> int:
         return 2
     excluded = _MASKS | (usual_names(LABEL) if role == IMAGE else _MEASURES | usual_names(IMAGE))
     return int(bool((usual & {*words}) - _VAGUE) and not {*words} & (excluded - _VAGUE))
-
-
-def class_names_in(value: Any) -> tuple[str, ...] | None:
-    """Return the class names in a list of texts, a mapping with numbers, or JSON of one of them; None for other values.
-
-    >>> class_names_in(["cat", "dog"]), class_names_in('{"cat": 1, "dog": 0}'), class_names_in({0: "cat"})
-    (('cat', 'dog'), ('dog', 'cat'), ('cat',))
-    """
-    if isinstance(value, (bytes, str)):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    if isinstance(value, np.ndarray):
-        value = value.tolist() if value.ndim == 1 else None
-    if isinstance(value, (list, tuple)):
-        value = [text.decode() if isinstance(text, bytes) else text for text in value]
-    return names_in(value) or None
 
 
 class ArrayRoles:
@@ -203,12 +183,7 @@ class ArrayRoles:
         self.notes: list[str] = []
         if self.labels is None:
             self._set_label(self._find_label())
-        numbers = {label for label in self.labels or () if type(label) in (int, float) and label >= 0}
-        if self.classes and min(numbers, default=0) == 1:
-            self.notes.append(
-                f"no sample has class 0, {self.classes[0]!r}, and labels begin with 1: if they count from 1, subtract "
-                "1 from them"
-            )
+        self.notes += notes_on_first(self.classes or (), self._numbers)
         self.further: dict[str, str] = {}
         for name, array in self._per_image.items():
             self._add_further(name, array)
@@ -440,7 +415,7 @@ class ArrayRoles:
             is_other = name == self.image or role_rank(name, LABEL) < 2 or self._in_another_split(name)
             if is_other or array_kind(array) not in ("integers", "names", "text", "lists"):
                 continue
-            if name not in self._per_image and has_scalars(array) and "_".join(words_of(name)) not in _CLASS_NAMES:
+            if name not in self._per_image and has_scalars(array) and not is_class_list("".join(words_of(name))):
                 raise SourceError(
                     f"{self._where} has {array.shape[0]:,} labels in {name!r}, but {self.images.shape[0]:,} images in "
                     f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
@@ -459,9 +434,10 @@ class ArrayRoles:
             if name in self._used or array_kind(array) != "text" or splits_in(name) - splits_in(label):
                 continue
             *words, last = words_of(name) or [""]
-            is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= label_words
+            is_named = last == "names" and {word.removesuffix("s") for word in words} <= label_words
+            is_named = is_named and (bool(words) or array.shape[0] == 1 + max(self._numbers, default=0))
             if not _is_class_names(name, array) and (not is_named or name in self._per_image):
-                if name in self._left_out and "_".join(words_of(name)) in _CLASS_NAMES:
+                if name in self._left_out and is_class_list("".join(words_of(name))):
                     self._left_out[name] = "has a name several times, and so is not a list of class names"
                 continue
             self._per_image.pop(name, None)
@@ -476,13 +452,18 @@ class ArrayRoles:
                 self._take_classes(part[1], names)
                 self._names_in.append(part)
         # numbers of a program that counts from 1 must not be taken as positions from 0
-        numbers = [value for value in self.labels or () if isinstance(value, (int, float)) and not math.isnan(value)]
+        numbers = self._numbers
         if self._contents.counts_from_one and self.classes and numbers and min(numbers) > 0:
             raise SourceError(
                 f"{self._where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: "
                 "MATLAB counts them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save "
                 "the names as labels"
             )
+
+    @property
+    def _numbers(self) -> list[float]:
+        """The labels that are numbers."""
+        return [value for value in self.labels or () if isinstance(value, (int, float)) and value >= 0]
 
     def _check_not_of_rows(self, name: str, names: tuple[str, ...]) -> None:
         """Check that a list of names has the names of the classes by number, and not the class of each image."""
@@ -577,7 +558,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _is_class_names(name: str, array: Any) -> bool:
-    if "_".join(words_of(name)) not in _CLASS_NAMES or array_kind(array) != "text" or not array_kinds.is_column(array):
+    if not is_class_list("".join(words_of(name))) or array_kind(array) != "text" or not array_kinds.is_column(array):
         return False
     values = np.asarray(array[:]).reshape(-1).tolist()
     return len(set(values)) == len(values)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.array_kinds import Rows, array_kind, cells_of, of_items, to_bytes
-from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable, class_names_in
+from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable
 from wds_tools.sources.base import (
     Collector,
     Record,
@@ -44,6 +44,7 @@ from wds_tools.sources.base import (
     import_optional,
     is_system_error,
 )
+from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input
@@ -446,7 +447,7 @@ class _Tensors:
                 raise SourceError(f"{self._where} has two entries with the name {name!r}: rename one of them")
             if self._is_pair(value):
                 value = dict(zip(_PAIR, value, strict=True))  # noqa: PLW2901
-            if isinstance(value, Mapping) and class_names_in(value) is None:
+            if isinstance(value, Mapping) and not names_in(value):
                 self.add(f"{name}/", value)
                 continue
             try:

@@ -9,9 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wds_tools.format.label import quoted
-from wds_tools.sources.columns import json_or
-from wds_tools.sources.label_choice import names_in
+from wds_tools.sources.class_file import may_name_classes
 from wds_tools.sources.values import Kind, begins_like_an_image
 
 _OF_WRITERS = (b"huggingface", b"pandas", b"ARROW:", b"PARQUET:", b"org.apache.", b"writer.", b"parquet.", b"geo")
@@ -156,6 +154,4 @@ def further_parts(
 
 
 def _metadata(name: str, value: bytes) -> tuple[str, str, str]:
-    names = names_in(json_or(None, value))
-    remedy = f", which may name the classes ({quoted(names)}): pass them with --classes (classes=)" if names else ""
-    return "metadata", name, f"is metadata{remedy}"
+    return "metadata", name, f"is metadata{may_name_classes(value)}"

@@ -1,35 +1,162 @@
-"""Class names in a file, as ``--classes`` names it: lines, JSON, or ``names:`` of YAML."""
+"""Class names in values, such as the attribute ``class_to_idx`` of an object, and in files, such as ``classes.txt``."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import MAX_CLASSES, quoted
-from wds_tools.sources.text_table import stated_encoding
-from wds_tools.sources.yolo import parse_yaml
+from wds_tools.sources.annotations import text_of
+from wds_tools.sources.base import import_optional
+from wds_tools.sources.label_choice import names_by_number
+
+_WORDS = """
+    classes class_to_idx idx_to_class class_names classnames list_classes label_names labels_names category_names
+    categories target_names class_labels id2label label2id id_to_label label_to_id idx_to_label label_to_idx id_to_class
+    class_to_id id2class class2id id2name name2id class_dict class_map label_map attr_names
+"""
+CLASS_LISTS = tuple(_WORDS.split())
+"""Names of attributes, entries and arrays with class names."""
+
+MAYBE_LISTS = ("names",)
+"""Names of such that may also have something else: they must have as many values as there are classes."""
+
+_IN_ONE_WORD = frozenset(name.replace("_", "") for name in CLASS_LISTS)
 
 _MAX_BYTES = 1 << 26
+_MAX_YAML_BYTES = 1 << 20
 _LINE_END = re.compile(r"\r\n|\r|\n")  # str.splitlines also splits at other characters, such as U+2028
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
-_NUMBER_FIRST = re.compile(r"(?P<number>[0-9]+)(?:\s*(?P<mark>[,;\t:=])\s*|\s+)(?P<name>.+)")
-_NUMBER_LAST = re.compile(r"(?P<name>.+?)(?:\s*(?P<mark>[,;\t:=])\s*|\s+)(?P<number>[0-9]+)")
+_MARK = r"(?:\s*(?P<mark>[,;\t:=|]|[=-]>)\s*|\s+(?P<dash>-)\s+|\s+)"
+_NUMBER_FIRST = re.compile(rf"(?P<number>[0-9]+)(?:[.)]\s+|{_MARK})(?P<name>.+)")
+_NUMBER_LAST = re.compile(rf"(?P<name>.+?){_MARK}[(\[]?(?P<number>[0-9]+)(?P<rest>\.[0-9]+)?%?[)\]]?")
+_YEAR = re.compile(r"(19|20)[0-9]{2}")  # the end of a name such as "Audi A4 2012"
+_SYNSET = r"n[0-9]{8}"  # id of WordNet
+_SYNSET_FIRST = re.compile(rf"(?P<id>{_SYNSET})(?: +|: *)(?P<name>[^ ].*)")
 _COLUMN_END = re.compile(r"\t|[,;](?! )")
 _HEADERS = re.compile(r"((class|label|category)[ _-]?)?(names?|labels?|ids?)|class(es)?|categor(y|ies)", re.IGNORECASE)
+_HEADERS_OF_NUMBERS = re.compile(r"(n|num(ber)?|counts?|index|idx|freq(uency)?|samples|images)", re.IGNORECASE)
+_YAML_ENTRY = re.compile(rf"^({'|'.join(CLASS_LISTS)}|names)\s*:", re.MULTILINE)
+_ASSIGNED = re.compile(r"\s*\w+\s*=\s*(?=[\[{])")  # as in a Python file
+_MESSAGE = re.compile(r"^\s*item\s*:?\s*\{", re.MULTILINE)  # of a label map of TensorFlow
+_ITEM = re.compile(r"\bitem\s*:?\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_ENTRY = re.compile(r"""(\w+)\s*:\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|-?\w+)""")
+_NUMBERS, _NAMES = ("id", "label", "index", "class_id", "number"), ("display_name", "name", "class", "class_name")
 _AS_JSON = 'or write the names as a JSON list, such as ["cat", "dog"]'
 
 
-def read_class_names(path: Path) -> tuple[str, ...]:
-    """Return the class names in a file, in the order of class numbers, without spaces around them.
+# Values
 
-    The file has one name per line; or lines with a name and its number, in any order, with or without a header; or a
-    JSON list; or a JSON object of names and numbers; or an entry ``names`` of YAML, as ``data.yaml`` has it. Empty
-    lines, and lines that begin with ``#`` and a space, are left out.
+
+def is_class_list(name: str) -> bool:
+    """Return whether a name is one of `CLASS_LISTS`, whatever separates its words."""
+    return re.sub("[^a-z0-9]", "", name.lower()) in _IN_ONE_WORD
+
+
+def may_name_classes(value: Any) -> str:
+    """Return that a value may have class names, and how to pass them, as the end of a sentence; empty if not."""
+    names = names_in(value)
+    are_names = 1 < len(names) == len({*names}) and not all(map(str.isdigit, names))
+    return f", which may name the classes ({quoted(names)}): pass them with --classes (classes=)" if are_names else ""
+
+
+def names_in(value: Any) -> tuple[str, ...]:
+    """Return the class names in a value or in JSON, see `numbered_names`; a number without a name is the name itself.
+
+    >>> names_in({"cat": 1, "dog": 0}), names_in('{"0": "dog", "1": "cat"}'), names_in([7, 8]), names_in("dog")
+    (('dog', 'cat'), ('dog', 'cat'), ('7', '8'), ())
+    """
+    if isinstance(value, (bytes, str)):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    return names_by_number(numbered_names(value) or {}) or ()
+
+
+def numbered_names(value: Any) -> dict[int, str] | None:
+    """Return number -> class name; None if a value does not have them.
+
+    It is a list of names, of synonyms, or of objects with ``id`` and ``name``; or a dictionary from names to numbers
+    or from numbers to names. Several names of a number are joined.
+
+    >>> numbered_names({"0": ["n01440764", "tench"], "1": ["n01443537", "goldfish"]})
+    {0: 'tench', 1: 'goldfish'}
+    >>> numbered_names([{"id": 3, "name": "cat"}]), numbered_names([("tench", "Tinca tinca")])
+    ({3: 'cat'}, {0: 'tench, Tinca tinca'})
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist() if getattr(value, "ndim", 1) == 1 else None
+    if isinstance(value, Mapping) and not all(isinstance(n, Integral) for pair in value.items() for n in pair):
+        keys, numbers = [*map(_number, value)], [*map(_number, value.values())]
+        are_numbers = None not in numbers and (None in keys or not any(isinstance(n, str) for n in value.values()))
+        return _joined(numbers, [*value]) if are_numbers else _joined(keys, [*value.values()])
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    if all(isinstance(entry, Mapping) for entry in value):
+        return _joined([_number(_first(entry, _NUMBERS)) for entry in value], [_first(e, _NAMES) for e in value])
+    if all(isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in value):
+        for number, name in ((0, 1), (1, 0)):
+            if all(isinstance(entry[number], int) and not isinstance(entry[name], int) for entry in value):
+                return _joined([entry[number] for entry in value], [entry[name] for entry in value])
+    while value and value[-1] in ("", b""):  # as torchvision's CelebA has it
+        value = value[:-1]
+    return _joined([*range(len(value))], value)
+
+
+def _number(value: Any) -> int | None:
+    is_text = isinstance(value, str) and value.isascii() and value.isdigit()
+    return int(value) if is_text or (isinstance(value, Integral) and not isinstance(value, bool)) else None
+
+
+def _first(entries: Mapping[Any, Any], keys: Iterable[str]) -> Any:
+    return next((entries[key] for key in keys if entries.get(key) not in (None, "")), None)
+
+
+def _joined(numbers: Sequence[int | None], values: Sequence[Any]) -> dict[int, str] | None:
+    """Return number -> name, or its names; None if a number or a name is something else."""
+    names = [_name(value) for value in _without_synsets(values)]
+    by_number: dict[int, list[str]] = {}
+    for number, name in zip(numbers, names, strict=True):
+        if number is None or number < 0 or name is None:
+            return None
+        by_number.setdefault(number, []).append(name)
+    return {number: ", ".join(same) for number, same in by_number.items()}
+
+
+def _name(value: Any) -> str | None:
+    """Return a name as text; synonyms are joined, and names may be bytes, as in pickles of Python 2."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape").strip()
+    if isinstance(value, (list, tuple)):
+        names = [_name(name) for name in value if not isinstance(name, (list, tuple))]
+        texts = [name for name in names if name]
+        return ", ".join(texts) if texts and len(texts) == len(value) else None
+    return str(value).strip() if isinstance(value, (str, Integral)) and not isinstance(value, bool) else None
+
+
+def _without_synsets(values: Sequence[Any]) -> Sequence[Any]:
+    """Return names without the ids of WordNet before them, except where two names are the same."""
+    pairs = [value if isinstance(value, (list, tuple)) and len(value) == 2 else ("", value) for value in values]
+    if not pairs or not all(isinstance(id_, str) and re.fullmatch(_SYNSET, id_) for id_, _ in pairs):
+        return values
+    counts = Counter(name for _, name in pairs)
+    return [name if counts[name] == 1 else f"{name} ({id_})" for id_, name in pairs]
+
+
+# Files
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """Return the class names in a file that the user gives, see `names_of`.
 
     Raises:
         OptionError: The file cannot be read, or its lines are not clearly names.
@@ -41,85 +168,62 @@ def read_class_names(path: Path) -> tuple[str, ...]:
         raise OptionError(
             f"classes={str(path)!r} cannot be read: {error.strerror}; expected a file with one name per line"
         ) from error
-    where = f"{path} (--classes, classes=)"
-    if len(data) > _MAX_BYTES:
-        raise OptionError(f"{where} has more than {_MAX_BYTES:,} bytes; allowed are {MAX_CLASSES:,} names")
-    text = _text(data, where)
     try:
-        names = _names_in(text, path, where)
+        return names_of(data, str(path), f"{path} (--classes, classes=)")
     except SourceError as error:
         raise OptionError(str(error)) from error
+
+
+def names_of(data: bytes, path: str, where: str = "", *, by_line: bool = False) -> tuple[str, ...]:
+    """Return the class names in the content of a file, in the order of class numbers, without spaces around them.
+
+    The file has one name per line, or all in one; or lines with a name and its number, in any order, with or without a
+    header; or JSON, YAML, or a label map of TensorFlow. Empty lines, and lines that begin with ``#`` and a space, are
+    left out; ``by_line`` counts them, as programs do that number classes by line.
+
+    Raises:
+        SourceError: The content is not clearly names.
+    """
+    where = where or path
+    if len(data) > _MAX_BYTES:
+        raise SourceError(f"{where} has more than {_MAX_BYTES:,} bytes; allowed are {MAX_CLASSES:,} names")
+    names = _names_in(text_of(data, where), path, where, by_line=by_line)
     if binary := next((name for name in names if _CONTROL.search(name)), None):
-        raise OptionError(f"{where} has {binary[:40]!a}, which is not text: save it as text in UTF-8")
+        raise SourceError(f"{where} has {binary[:40]!a}, which is not text: save it as text in UTF-8")
     return tuple(names)
 
 
-def _text(data: bytes, where: str) -> str:
-    encoding = stated_encoding(data) or "utf-8"
-    try:
-        return data.decode(encoding).removeprefix("\ufeff")
-    except UnicodeError as error:
-        raise OptionError(f"{where} is not {encoding} ({error}): save it as UTF-8") from error
-
-
-def _names_in(text: str, path: Path, where: str) -> Sequence[str]:
-    lines = [line.strip() for line in _LINE_END.split(text)]
-    lines = [line for line in lines if line and line != "#" and not line.startswith("# ")]
+def _names_in(text: str, path: str, where: str, *, by_line: bool) -> Sequence[str]:
+    text = _ASSIGNED.sub("", text, 1) if _ASSIGNED.match(text) else text
     if text.lstrip()[:1] in ("[", "{"):
-        return _of_value(_value(text, where), where)
-    if path.suffix.lower() in (".yaml", ".yml") or any(re.match(r"names\s*:", line) for line in lines):
-        return parse_yaml(text.encode(), where).names
-    for line in lines[:1]:
-        if line.startswith("#"):
-            raise OptionError(f"{where} begins with {line[:40]!r}: remove this line if it is a comment, {_AS_JSON}")
-    if lines and all(line.startswith("- ") for line in lines):  # a list of YAML
-        lines = [line[2:].strip() for line in lines]
-    numbered = _numbered(lines, where)
-    if numbered is not None:
-        return numbered
-    if len(lines) > 1 and lines[0] and _HEADERS.fullmatch(lines[0]):
-        raise OptionError(f"{where} begins with {lines[0]!r}: remove this line if it is a header, {_AS_JSON}")
-    marks = [tuple(_COLUMN_END.findall(line)) for line in lines]
-    if len(lines) > 1 and marks[0] and len(set(marks)) == 1:
-        raise OptionError(
-            f"{where} has several columns, such as {lines[0][:40]!r} and {lines[1][:40]!r}: keep the names, or names "
-            f"and their numbers, {_AS_JSON}"
-        )
-    return lines
-
-
-def _numbered(lines: Sequence[str], where: str) -> list[str] | None:
-    """Return the names of lines that are a name and its number, sorted by number; None if lines are only names."""
-    for pattern in (_NUMBER_FIRST, _NUMBER_LAST):
-        matches = [pattern.fullmatch(line) for line in lines]
-        first = 1 if len(lines) > 2 and matches[0] is None else 0
-        parts = [match for match in matches[first:] if match is not None]
-        numbers = [int(part["number"]) for part in parts]
-        names = [_without_quotes(part["name"]) if part["mark"] else part["name"] for part in parts]
-        are_pairs = bool(parts) and len(parts) == len(lines) - first
-        if not are_pairs or len(set(numbers)) < len(numbers) or len(set(names)) < len(names):
-            continue
-        marks = {part["mark"] for part in parts}
-        if first and (len(marks) > 1 or not _is_header(lines[0], marks.pop())):
-            continue
-        if sorted(numbers) == list(range(len(numbers))):
-            return [name for _, name in sorted(zip(numbers, names, strict=True))]
-        is_run = sorted(numbers) == list(range(1, len(numbers) + 1))
-        if is_run or (len(numbers) > 1 and (pattern is _NUMBER_FIRST or marks != {None})):
-            raise OptionError(
-                f"{where} has lines with the numbers {quoted(map(str, numbers))}; class numbers are 0 to "
-                f"{len(numbers) - 1}, each once: correct the numbers if they are class numbers, {_AS_JSON}"
+        return of_value(_value(text, where), where)
+    if path.lower().endswith((".yaml", ".yml")) or _YAML_ENTRY.search(text):
+        return of_value(load_yaml(text, where), where)
+    if _MESSAGE.search(text):
+        items = [dict(_ENTRY.findall(re.sub(r"\w+\s*:?\s*\{[^{}]*\}", "", item))) for item in _ITEM.findall(text)]
+        return of_value([{key: _literal(value) for key, value in item.items()} for item in items], where)
+    lines = [line.strip() for line in _LINE_END.split(text)]
+    if by_line:
+        lines = lines[: max((position for position, line in enumerate(lines, 1) if line), default=0)]
+        if "" in lines:
+            raise SourceError(
+                f"class number {lines.index('')} of {where} has no name: add it, or remove the empty line"
             )
-    return None
+    else:
+        lines = [line for line in lines if line and line != "#" and not line.startswith("# ")]
+    return _of_lines(lines, where)
 
 
-def _without_quotes(text: str) -> str:
-    return text[1:-1] if len(text) > 2 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def _is_header(line: str, mark: str | None) -> bool:
-    """Return whether a line can be the header of lines with a mark between number and name."""
-    return len(line.split(mark)) == 2
+def load_yaml(text: str, where: str) -> Any:
+    """Return the value in YAML, with all scalars as text, so that a class may be called ``no``."""
+    if len(text) > _MAX_YAML_BYTES:
+        raise SourceError(f"{where} has {len(text):,} bytes; allowed are {_MAX_YAML_BYTES:,} for YAML")
+    yaml = import_optional("yaml", "YAML, such as data.yaml,")
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)  # only text, lists and dictionaries
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or "it is nested too deeply"
+        raise SourceError(f"{where} is not valid YAML: {reason}") from error
 
 
 def _value(text: str, where: str) -> Any:
@@ -130,23 +234,131 @@ def _value(text: str, where: str) -> Any:
         try:
             return ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise OptionError(
+            raise SourceError(
                 f"{where} begins like JSON, which cannot be read: {error}; expected a list of names"
             ) from error
 
 
-def _of_value(value: Any, where: str) -> list[str]:
-    """Return the names in a list, in a dictionary of names and numbers, or in its entry ``names``."""
-    if isinstance(value, Mapping) and isinstance(value.get("names"), (list, Mapping)):
-        value = value["names"]
-    if isinstance(value, Mapping):
-        if all(isinstance(number, int) for number in value.values()):
-            value = {number: name for name, number in value.items()} if len({*value.values()}) == len(value) else {}
-        by_number = {int(key): name for key, name in value.items() if str(key).isascii() and str(key).isdigit()}
-        value = [by_number.get(number) for number in range(len(value))]
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) and name.strip() for name in value):
-        raise OptionError(
-            f"{where} is JSON, but neither a list of names nor an object with each number from 0 and its name, such as "
+def of_value(value: Any, where: str) -> tuple[str, ...]:
+    """Return the names in a value, or in the entries of a dictionary that are named so, such as ``names``."""
+    entries = value if isinstance(value, Mapping) else {}
+    lists = {key: entries[key] for key in (*CLASS_LISTS, *MAYBE_LISTS) if isinstance(entries.get(key), (list, Mapping))}
+    lists = lists or {"": value}
+    different = {in_order(numbered_names(entry), where) for entry in lists.values()}
+    if len(different) > 1:
+        raise SourceError(f"{where} has different class names in {quoted(lists)}: remove all but one")
+    [names] = different
+    if str(count := entries.get("nc", len(names))) != str(len(names)):
+        raise SourceError(f"{where}: nc is {count}, and there are {len(names)} names: correct one of them")
+    return names
+
+
+def in_order(numbered: Mapping[int, str] | None, where: str) -> tuple[str, ...]:
+    """Return class names by number, if each number from 0 has one."""
+    if not numbered or not all(numbered.values()):
+        raise SourceError(
+            f"{where} has no class names: expected a list of names, or a name for each number from 0, such as "
             '["cat", "dog"] or {"cat": 0, "dog": 1}'
         )
-    return [name.strip() for name in value]
+    if sorted(numbered) != [*range(len(numbered))]:
+        raise _numbers_error(list(numbered), where)
+    return tuple(numbered[number] for number in range(len(numbered)))
+
+
+def _numbers_error(numbers: Sequence[int], where: str) -> SourceError:
+    from_one = sorted(numbers) == [*range(1, len(numbers) + 1)]
+    remedy = "if the labels begin with 1 too, add a name for 0, such as background; otherwise " if from_one else ""
+    return SourceError(
+        f"{where} has names with the numbers {quoted(map(str, numbers))}; class numbers are 0 to {len(numbers) - 1}, "
+        f"each once: {remedy}correct the numbers if they are class numbers, leave them out if they are counts, "
+        f"{_AS_JSON}"
+    )
+
+
+def _of_lines(lines: list[str], where: str) -> Sequence[str]:
+    if lines and lines[0].startswith("#"):
+        raise SourceError(f"{where} begins with {lines[0][:40]!r}: remove this line if it is a comment, {_AS_JSON}")
+    if lines and all(line.startswith("- ") for line in lines):  # a list of YAML
+        lines = [line[2:].strip() for line in lines]
+    lines = _separated(lines[0]) if len(lines) == 1 else lines
+    if len(lines) > 1 and all(line.endswith(",") for line in lines[:-1]):  # a list of Python
+        lines = [line.removesuffix(",").strip() for line in lines]
+    unquoted = [_unquoted(line) for line in lines]
+    names = [name if name is not None and line[0] == '"' else line for name, line in zip(unquoted, lines, strict=True)]
+    if are_quoted := None not in unquoted:
+        names = [name or "" for name in unquoted]
+    if not are_quoted and (numbered := _numbered(names, where)) is not None:
+        return numbered
+    if len(names) > 1 and _HEADERS.fullmatch(names[0]):
+        raise SourceError(f"{where} begins with {names[0]!r}: remove this line if it is a header, {_AS_JSON}")
+    if not are_quoted and all(pairs := [*map(_SYNSET_FIRST.fullmatch, names)]):
+        names = list(_without_synsets([match.groups() for match in pairs if match]))
+    if not are_quoted:
+        _check_columns(names, where)
+    return names
+
+
+def _separated(line: str) -> list[str]:
+    """Return the names in the only line of a file: one, or several with a separator between them."""
+    for separator in ",;|\t":
+        names = [name.strip() for name in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+        names = names[:-1] if names[-1] == "" else names
+        if len(names) > 2 or (len(names) == 2 and not any(map(str.isdigit, names))):
+            return names
+    return [line]
+
+
+def _unquoted(text: str) -> str | None:
+    """Return the text in quotes, with each inner quote written twice; None for other texts."""
+    if len(text) <= 2 or text[0] != text[-1] or text[0] not in "'\"":
+        return None
+    inner = text[1:-1].replace(2 * text[0], "\0")
+    return None if text[0] in inner else inner.replace("\0", text[0]).strip()
+
+
+def _numbered(lines: Sequence[str], where: str) -> Sequence[str] | None:
+    """Return the names of lines that are a name and its number, sorted by number; None if lines are only names."""
+    for pattern in (_NUMBER_FIRST, _NUMBER_LAST):
+        matches = [pattern.fullmatch(line) for line in lines]
+        first = 1 if len(lines) > 2 and matches[0] is None else 0
+        parts = [match for match in matches[first:] if match is not None]
+        marks = {part["mark"] or part["dash"] for part in parts}
+        names = [_unquoted(part["name"]) or part["name"] for part in parts]
+        if not parts or len(parts) < len(lines) - first or len(set(names)) < len(names):
+            continue
+        if first and (len(marks) > 1 or not _is_header(lines[0], next(iter(marks)))):
+            continue
+        numbers = [int(part["number"]) for part in parts]
+        are_whole = not any(part.groupdict().get("rest") for part in parts)
+        if are_whole and sorted(numbers) == list(range(len(numbers))):
+            named = [name for _, name in sorted(zip(numbers, names, strict=True))]
+            if not any(_unquoted(part["name"]) for part in parts):
+                _check_columns(named, where)
+            return named
+        are_years = are_whole and marks == {None} and all(_YEAR.fullmatch(part["number"]) for part in parts)
+        if not are_years and (len(numbers) > 1 or numbers == [1]):
+            raise _numbers_error(numbers, where)
+    return None
+
+
+def _is_header(line: str, mark: str | None) -> bool:
+    """Return whether a line can be the header of lines of names and numbers with a mark between them."""
+    words = line.split(mark)
+    return len(words) == 2 and (
+        mark is not None or all(_HEADERS.fullmatch(word) or _HEADERS_OF_NUMBERS.fullmatch(word) for word in words)
+    )
+
+
+def _check_columns(lines: Sequence[str], where: str) -> None:
+    """Check that names are not values of several columns."""
+    marks = [tuple(_COLUMN_END.findall(line)) for line in lines]
+    if len(lines) > 1 and ((marks[0] and len(set(marks)) == 1) or _numbered(lines, where) is not None):
+        raise SourceError(
+            f"{where} has several columns, such as {lines[0][:40]!r} and {lines[1][:40]!r}: keep the names, or names "
+            f"and their numbers, {_AS_JSON}"
+        )
+
+
+def _literal(text: str) -> str:
+    """Return the value of an entry of a label map of TensorFlow."""
+    return str(ast.literal_eval(text)) if text[0] in "'\"" else text

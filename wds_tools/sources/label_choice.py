@@ -580,21 +580,3 @@ def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
     if isinstance(value, dict) and path[0] in value:
         return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
     return value
-
-
-def names_in(value: Any) -> tuple[str, ...]:
-    """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
-
-    A number without a name is the name itself.
-
-    >>> names_in({"cat": 1, "dog": 0}), names_in({"0": "dog", "1": "cat"})
-    (('dog', 'cat'), ('dog', 'cat'))
-    """
-    if isinstance(value, Mapping):
-        pairs = [(name, index) if isinstance(index, int) else (index, name) for name, index in value.items()]
-        name_of = {int(index): str(name) for name, index in pairs if str(index).isdecimal()}
-        return (names_by_number(name_of) or ()) if len(name_of) == len(pairs) else ()
-    if not isinstance(value, (list, tuple)):
-        return ()
-    names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]
-    return tuple(map(str, names)) if all(isinstance(name, (str, int)) for name in names) else ()

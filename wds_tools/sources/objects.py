@@ -13,7 +13,7 @@ positions. While it is listed, its state is kept every `WINDOW_BYTES`, so that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from functools import cached_property
@@ -28,7 +28,8 @@ import xxhash
 from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import parse, quoted
+from wds_tools.format.class_notes import notes_on_first
+from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import (
     WINDOW_BYTES,
@@ -38,9 +39,10 @@ from wds_tools.sources.base import (
     SourceStoreError,
     is_system_error,
 )
+from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.label_choice import class_lists_of, names_in
+from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.values import Excluded, plain
 from wds_tools.wording import counted, one_line
@@ -77,7 +79,11 @@ class ObjectSource(RecordSource):
         self._items = list(zip(*items, strict=True)) if _is_pair(items) else items
         self._digests: dict[int, int] = {}  # of the items that were read
         self._decoded: set[str] = set()  # entries that are PIL images
-        self._classes = _class_names(items)
+        self._notes: list[str] = []
+        self._lists = _class_lists(items, CLASS_LISTS)
+        self._classes = next(iter(self._lists.values()), ())
+        if not self.options.classes:
+            _check_lists(self._lists, self.name)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
         self.class_lists = class_lists_of(self._features)
@@ -91,15 +97,26 @@ class ObjectSource(RecordSource):
                 f"{self.record_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
                 "were read from, pass items with their bytes, or pack the files by their path"
             )
-        collector.account.notes += self._notes_on_unread_names()
+        collector.account.notes += self._notes + self._notes_on_unread_names()
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
     def _notes_on_unread_names(self) -> list[str]:
-        """Return a note for an attribute with class names that is not a list of names."""
-        if self._classes or self.options.classes or self.record_roles is None or self.record_roles.label is None:
+        """Return a note for an attribute named like class names that is not a list of names, or has other names."""
+        if self.options.classes or self.record_roles is None or self.record_roles.label is None:
             return []
-        values = {name: getattr(self._items, name, None) for name in ("classes", "class_to_idx")}
-        return [
+        others = {name: names for name, names in self._lists.items() if names != self._classes}
+        notes = [f"the attribute {name!r} has other class names ({quoted(names)})" for name, names in others.items()]
+        if self._classes:
+            return [f"{note}: pass classes=[...] if the labels mean these" for note in notes]
+        values = {name: getattr(self._items, name, None) for name in CLASS_LISTS}
+        maybe: dict[str, Any] = {name: getattr(self._items, name, None) for name in MAYBE_LISTS}
+        lists = {name: value for name, value in maybe.items() if len(names_in(value)) != len(self._items)}
+        notes = [
+            f"the attribute {name!r} has {len(value):,} values{remedy}"
+            for name, value in lists.items()
+            if (remedy := may_name_classes(value))
+        ]
+        return notes + [
             f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list of names: labels "
             "have no class names, pass classes=[...]"
             for name, value in values.items()
@@ -108,6 +125,14 @@ class ObjectSource(RecordSource):
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
         """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
+        different = _different(labels.values())
+        maybe = next(iter(_class_lists(self._items, MAYBE_LISTS).values()), ())
+        if not self._classes and _fit(maybe, different):
+            self._classes = maybe
+        if not self.options.classes:
+            self._notes = notes_on_first(
+                self._classes, [label.number for label in different if label.number is not None]
+            )
         targets: Any = getattr(self._items, "targets", None)
         is_list = hasattr(targets, "__getitem__") and hasattr(targets, "__len__")
         if not self._classes or not is_list or len(targets) != len(self._items):
@@ -257,54 +282,56 @@ def digest_of(values: Mapping[str, Any] | str) -> int:
     return digest.intdigest() & _DIGEST_BITS
 
 
-def _class_names(items: Any) -> tuple[str, ...]:
-    """Return the class names of an object by number; empty without them.
+def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return attribute -> class names, of attributes with the first names that have them.
 
     A part of a dataset, such as torch's ``Subset``, has the names of the dataset; several datasets in
     one, as in ``ConcatDataset``, must have the same names.
     """
-    if names := _stated_names(items):
-        return names
+    info = getattr(items, "info", None)  # MedMNIST has the names in its entry ``label``
+    values = {name: getattr(items, name, None) for name in names}
+    values |= {"info['label']": info.get("label")} if isinstance(info, Mapping) else {}
+    if lists := {name: listed for name, value in values.items() if (listed := names_in(value))}:
+        return lists
     if hasattr(items, "dataset") and hasattr(items, "indices"):
-        return _class_names(items.dataset)
+        return _class_lists(items.dataset, names)
     parts = getattr(items, "datasets", None)
-    if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
-        lists = [_class_names(part) for part in parts]
-        for names in lists:
-            if names != lists[0]:
+    if isinstance(parts, (list, tuple)) and parts and hasattr(items, "cumulative_sizes"):
+        first, *others = (_class_lists(part, names) for part in parts)
+        for lists in others:
+            if (ours := [*first.values()][:1]) != (theirs := [*lists.values()][:1]):
                 raise LabelError(
-                    f"the {type(items).__name__} has datasets with different classes ({quoted(lists[0])}; "
-                    f"{quoted(names)}), whose numbers differ: pack them one at a time, and merge the results"
+                    f"the {type(items).__name__} has datasets with different classes ({quoted(*ours or [()])}; "
+                    f"{quoted(*theirs or [()])}), whose numbers differ: pack them one at a time, and merge the results"
                 )
-        return lists[0] if lists else ()
-    return ()
+        return first
+    return {}
 
 
-def _stated_names(items: Any) -> tuple[str, ...]:
-    names: Any = getattr(items, "classes", None)
-    index_of = getattr(items, "class_to_idx", None)
-    listed = names_in(_as_text(names.tolist() if hasattr(names, "tolist") else names))
-    ordered = names_in(_with_synonyms(index_of) if isinstance(index_of, Mapping) else index_of)
-    if listed and ordered and set(listed) == set(ordered) and listed != ordered:
-        raise LabelError(
-            f"the {type(items).__name__} has its classes in a different order in 'classes' ({quoted(listed)}) than in "
-            f"'class_to_idx' ({quoted(ordered)}): pass classes=[...]"
-        )
-    return listed or ordered
+def _different(labels: Iterable[Any]) -> set[Label]:
+    """Return the different labels of samples with one label; none if one of them is refused later."""
+    try:
+        return {parse(label) for label in labels if not isinstance(label, (list, tuple))} - {NONE}
+    except LabelError:
+        return set()
 
 
-def _as_text(names: Any) -> Any:
-    """Return a list of names as texts, if they are bytes, as in pickles of Python 2."""
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, bytes) for name in names)
-    return [name.decode("utf-8", "surrogateescape") for name in names] if is_list else names
+def _fit(names: tuple[str, ...], labels: Set[Label]) -> bool:
+    """Return whether there is a name for each number up to the largest label, or labels are among the names."""
+    texts = {label.name for label in labels if label.name}
+    return texts <= {*names} if texts else len(names) == 1 + max((label.number or 0 for label in labels), default=-1)
 
 
-def _with_synonyms(index_of: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return names and numbers with one name for each number: several names of a number are joined, as in a list."""
-    by_index: dict[Any, list[str]] = {}
-    for name, index in index_of.items():
-        by_index.setdefault(index, []).extend(map(str, _as_text([name])))
-    return {", ".join(names): index for index, names in by_index.items()}
+def _check_lists(lists: Mapping[str, tuple[str, ...]], where: str) -> None:
+    """Check that no name has two numbers."""
+    first = next(iter(lists), "")
+    for name, listed in lists.items():
+        numbers = {text: number for number, text in enumerate(listed)}
+        if any(numbers.get(text, number) != number for number, text in enumerate(lists[first])):
+            raise LabelError(
+                f"the {where} has its classes in a different order in {first!r} ({quoted(lists[first])}) than in "
+                f"{name!r} ({quoted(listed)}): pass classes=[...]"
+            )
 
 
 _Row = dict[str, Any]

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
+from wds_tools.sources.annotations import stated_encoding
 from wds_tools.sources.arrow_types import features_of, has_binary
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
@@ -43,12 +44,6 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other ch
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # as Excel reads it
 _PARQUET = b"PAR1"
 _NO_BYTES = Excluded("binary, which is not read from a table of files")
-_BOMS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _SCHEMA = {"schema", "data"}  # keys of a table as pandas writes it with orient="table"
 _INVALID = re.compile("[\ud800-\udfff]")
 ONE_HOT_NAME = "_classes.csv"
@@ -356,11 +351,6 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
         f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], or an object with a list of equal '
         "length for each column"
     )
-
-
-def stated_encoding(head: bytes) -> str | None:
-    """Return the encoding that the byte order mark of a text states; None without one, or for UTF-8."""
-    return next((name for mark, name in _BOMS if head.startswith(mark)), None)
 
 
 def states_classes(table: TextTable) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
 from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, SourceOptions, as_source_error, import_optional
+from wds_tools.sources.class_file import names_of
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.files import DecompressedFiles, MappedFiles, find_files
 from wds_tools.sources.inputs import Input
@@ -28,7 +29,6 @@ from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.values import Repeated
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
-_MAX_NAMES_BYTES = 1 << 24
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 
@@ -94,8 +94,8 @@ class TfRecordSource(RecordSource):
         label = (self.record_roles and self.record_roles.label) or ""
         path = (self.path if self.path.is_dir() else self.paths[0].parent) / f"{label.replace('/', '-')}.labels.txt"
         if not collector.classes and path.is_file():
-            with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:
-                collector.classes = tuple(map(str.strip, str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines()))
+            with as_source_error(f"{path} cannot be read"):
+                collector.classes = names_of(path.read_bytes(), str(path))
             collector.account.use("file", path.name, "class names")
 
 

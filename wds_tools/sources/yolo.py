@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
-from wds_tools.format.label import Classes, quoted
+from wds_tools.format.label import Classes
 from wds_tools.format.objects import Object, bounding_box, numbers_of
 from wds_tools.sources.annotations import Annotations, Collected, lines_of, text_of
-from wds_tools.sources.base import import_optional
+from wds_tools.sources.class_file import load_yaml, names_of, of_value
 
 SPLITS = ("train", "val", "test")
 _SPLIT_ALIASES = {"valid": "val", "validation": "val"}
@@ -77,14 +77,7 @@ def parse_yaml(data: bytes, where: str) -> DataYaml:
 
 
 def _loaded(data: bytes, where: str) -> dict[str, Any]:
-    if len(data) > _MAX_BYTES:
-        raise SourceError(f"{where} has {len(data):,} bytes; allowed are {_MAX_BYTES:,} for a list of class names")
-    yaml = import_optional("yaml", "data.yaml (YOLO)")
-    try:
-        raw = yaml.load(data.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # only text, lists and dictionaries
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or "it is nested too deeply"
-        raise SourceError(f"{where} is not valid YAML: {reason}") from error
+    raw = load_yaml(text_of(data, where), where)
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise SourceError(f"{where} has no entries such as 'names' and 'train'")
     return raw
@@ -92,21 +85,12 @@ def _loaded(data: bytes, where: str) -> dict[str, Any]:
 
 def _names(raw: Mapping[str, Any], where: str) -> Classes:
     """Return the class names, from a list or by number, or numbers as names if there are none."""
-    names, stated = raw.get("names"), raw.get("nc")
+    stated = raw.get("nc")
     if stated is not None and not (isinstance(stated, str) and stated.isascii() and stated.isdigit()):
         raise SourceError(f"{where}: nc is not a whole number")
-    if isinstance(names, dict):
-        numbers = [int(key) if key.isascii() and key.isdigit() else -1 for key in names if isinstance(key, str)]
-        if sorted(numbers) != list(range(len(names))):
-            raise SourceError(f"{where}: the numbers of 'names' are {quoted(names)}; allowed are 0 to {len(names) - 1}")
-        names = [names[key] for _, key in sorted(zip(numbers, names, strict=True))]
-    if names is None and stated is not None:
-        names = [f"class_{index}" for index in range(min(int(stated), _MAX_BYTES))]
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise SourceError(f"{where} has no class names: give 'names' as a list, or as number: name")
-    if stated is not None and int(stated) != len(names):
-        raise SourceError(f"{where}: nc is {stated}, and there are {len(names)} names: correct one of them")
-    return Classes(names)
+    if "names" not in raw and stated is not None:
+        return Classes(f"class_{index}" for index in range(min(int(stated), _MAX_BYTES)))
+    return Classes(of_value({"names": raw.get("names"), **raw}, where))
 
 
 def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
@@ -127,14 +111,6 @@ def _numbers(value: Any, message: str) -> list[int]:
     return [int(text) for text in texts]
 
 
-def parse_names(data: bytes, where: str) -> tuple[str, ...]:
-    """Return the names in ``classes.txt`` or ``obj.names``: one per line, in the order of their numbers."""
-    lines = [line.strip() for line in text_of(data, where).splitlines()]
-    while lines and not lines[-1]:
-        lines.pop()
-    return tuple(Classes(lines))
-
-
 def is_names_file(path: str) -> bool:
     """Return whether a file is named like one with class names."""
     name = posixpath.basename(path).lower()
@@ -142,8 +118,9 @@ def is_names_file(path: str) -> bool:
 
 
 def names_in(data: bytes, path: str) -> tuple[str, ...]:
-    """Return the names in a file of any kind."""
-    return parse_yaml(data, path).names if path.lower().endswith(("yaml", "yml")) else parse_names(data, path)
+    """Return the names in a file of any kind; texts number them by line."""
+    is_yaml = path.lower().endswith((".yaml", ".yml"))
+    return parse_yaml(data, path).names if is_yaml else tuple(Classes(names_of(data, path, by_line=True)))
 
 
 def parse_list(data: bytes, where: str) -> tuple[str, ...]:
