@@ -189,12 +189,6 @@ def test_a_class_may_be_named_train_among_others(tmp_path: Path, photos: list[Ph
     assert pack(src, tmp_path / "dst")[1].manifest.classes == ("bus", "car", "train")
 
 
-def test_splits_next_to_other_folders_are_an_error_that_shows_them(tmp_path: Path, photos: list[Photo]) -> None:
-    src = write_folder(tmp_path, {f"{name}/cat/1.jpg": photos[0].data for name in ("train", "val", "extra")})
-    with pytest.raises(SourceError, match=r"like splits \('train', 'val'\) next to 'extra': pack one of them"):
-        wt.pack(src, tmp_path / "dst")
-
-
 def test_stray_images_next_to_splits_are_skipped_and_listed(tmp_path: Path, photos: list[Photo]) -> None:
     files = {f"{('train', 'val')[n % 2]}/cat/{n}.jpg": photos[n % 6].data for n in range(20)}
     src = write_folder(tmp_path, {**files, "cover.jpg": photos[0].data})
@@ -460,25 +454,25 @@ PARTS = {
     "Market-1501": ("bounding_box_train/2.jpg", "gallery/1.jpg", "query/1.jpg"),
     "with a test": ("bounding_box_test/2.jpg", "bounding_box_train/2.jpg", "query/1.jpg"),
     "in a folder": ("photos/train/cat/1.jpg", "photos/train/dog/2.jpg", "photos/more/3.jpg"),
+    "two splits": ("train/cat/1.jpg", "val/cat/1.jpg", "extra/cat/1.jpg"),
 }
-"""Trees of which the first folder, or that in ``photos``, is a part of a dataset."""
+"""Trees of which each folder, or each in ``photos``, is a part of a dataset."""
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("split", [None, "folders"])
-def test_parts_of_a_dataset_are_not_classes(name: str, split: str | None, tmp_path: Path, photos: list[Photo]) -> None:
+def test_parts_of_a_dataset_are_a_dataset_each(name: str, tmp_path: Path, photos: list[Photo]) -> None:
     src = write_folder(tmp_path, dict.fromkeys(PARTS[name], photos[0].data))
-    with pytest.raises(
-        SourceError, match=r"pack one of them, such as .*, or pa.* --from folder .* all are classes"
-    ) as e:
-        wt.pack_splits(src, tmp_path / "dst", split=split) if split else wt.pack(src, tmp_path / "dst")
-    part = Path(str(e.value).partition("such as ")[2].partition(",")[0])
     above = src / "photos" if name == "in a folder" else src
-    assert part.parent == above
-    if name != "Omniglot":
-        classes = wt.pack(part, tmp_path / "part", dry_run=True).manifest.classes
-        assert classes == (("cat", "dog") if (part / "cat").exists() else ())
+    remedy = rf"one of them, such as {above}/\w+, or pa.* --from folder .* classes"
+    with pytest.raises(SourceError, match=rf"one folder per split .* --split folders .*, pack {remedy}") as e:
+        wt.pack(src, tmp_path / "dst")
     assert (f"pack {above} with --from" in str(e.value)) == (above != src)
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
+    assert {*reports} == {path.name for path in above.iterdir()}
+    assert sum(report.account.packed for report in reports.values()) == len(PARTS[name])
+    for part, report in reports.items():
+        labelled = {path.name for path in (above / part).iterdir() if path.is_dir()}
+        assert {sample.class_name for sample in report.preview.samples} == (labelled or {None})
     classes = wt.pack(above, tmp_path / "all", kind="folder", dry_run=True).manifest.classes
     assert classes == tuple(sorted(path.name for path in above.iterdir()))
 

@@ -30,7 +30,6 @@ from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, some_of
 from wds_tools.sources.layouts import (
-    SPLIT_WORDS,
     TABLES,
     RowNames,
     are_most,
@@ -38,6 +37,7 @@ from wds_tools.sources.layouts import (
     is_shard_table,
     names_a_file,
 )
+from wds_tools.sources.name_patterns import ABOUT_ALL, SPLIT_WORDS
 from wds_tools.sources.refused import (
     ARCHIVE,
     DATA,
@@ -46,6 +46,7 @@ from wds_tools.sources.refused import (
     NEXT,
     NOT_AN_IMAGE,
     OF_SPLIT,
+    RECORDS,
     SAME_NAME,
     TABLE,
     About,
@@ -72,12 +73,6 @@ _OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|m
 _SAYS_LABELS = re.compile(_OF_LABELS)
 SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
 _LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
-_ABOUT_ALL = re.compile(
-    r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
-    r"([-_.].*)?"
-)
-"""Names of files about the dataset or its programs, which never have labels."""
-
 _LETTERS = "and is not read: upper and lower case and accents count, so rename one of them"
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
@@ -148,6 +143,8 @@ def about(
     texts = candidates(undecided, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
+        if are_labelled and why_not_packed(file.path) == OF_SPLIT:
+            continue
         if reason := _in_content(file.path.lower(), read(file), names, images):
             about_files[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
     stems = {posixpath.splitext(file.path)[0] for file in undecided if why_not_packed(file.path) == NOT_AN_IMAGE}
@@ -269,7 +266,7 @@ def _is_number(value: Any) -> bool:
 def is_about_all(path: str) -> bool:
     """Return whether a file is named as one about the dataset or its programs, such as ``README.md``."""
     name = posixpath.basename(path.lower())
-    return _ABOUT_ALL.fullmatch(name) is not None and not name.endswith(TABLES)
+    return ABOUT_ALL.match(name) is not None and not name.endswith(TABLES)
 
 
 def _by_name(path: str, *, are_labelled: bool) -> str:
@@ -283,7 +280,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
         return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
     if SAYS_SO.search(lower) or reason == OF_SPLIT:
         return NAMED if reason == NOT_AN_IMAGE else reason
-    return "" if are_labelled or reason in (NOT_AN_IMAGE, ARCHIVE) else reason
+    return "" if are_labelled or reason in (NOT_AN_IMAGE, ARCHIVE, RECORDS) else reason
 
 
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:

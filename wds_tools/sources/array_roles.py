@@ -33,8 +33,8 @@ from wds_tools.sources.label_choice import (
     one_hot,
     with_matching_names,
 )
-from wds_tools.sources.layouts import SPLIT_OF
 from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
+from wds_tools.sources.name_patterns import SPLIT_OF
 from wds_tools.sources.values import CHANNELS, Kind, check_pixels
 from wds_tools.wording import counted
 

@@ -390,10 +390,17 @@ def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = Non
 
 
 def _are_samples(names: Sequence[str], split: Callable[[str], tuple[str, str] | None]) -> bool:
-    """Return whether members are fields of samples: two in a row have one key, or one is named ``cls``."""
-    parts = [part for name in names if (part := split(name))]
-    same_key = any(key == next_key for (key, _), (next_key, _) in pairwise(parts))
-    return same_key or any(field == "cls" for _, field in parts)
+    """Return whether members are fields of samples: two in a row have one key, or one is named ``cls``.
+
+    If there are images, one of the two is an image: Food-101 has ``meta/train.json`` and ``meta/train.txt``.
+    """
+    parts = [(part, is_image_name(name)) for name in names if (part := split(name))]
+    have_images = any(is_image for _, is_image in parts)
+    same_key = any(
+        key == next_key and (is_image or is_next or not have_images)
+        for ((key, _), is_image), ((next_key, _), is_next) in pairwise(parts)
+    )
+    return same_key or any(field == "cls" for (_, field), _ in parts)
 
 
 def _keys_have_dots(names: Sequence[str]) -> bool:

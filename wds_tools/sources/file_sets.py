@@ -12,7 +12,16 @@ from pathlib import Path
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources.layouts import SPLIT_WORDS, hidden_root, is_split_name
+from wds_tools.sources.layouts import hidden_root, is_split_name
+from wds_tools.sources.name_patterns import (
+    ANNOTATIONS,
+    COPY,
+    FINGERPRINT,
+    NUMBERS,
+    PART_OF_SET,
+    SPLIT_FILE,
+    UNFINISHED_FILE,
+)
 from wds_tools.storage import is_url
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.failures import clean_url
@@ -25,21 +34,7 @@ _LOGS = {  # what is in a folder if not all of its Parquet files count -> the fo
     "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
     ".hoodie": ("a Hudi table", "Spark"),
 }
-_ANNOTATIONS = re.compile(r"(.*[-_.])?(annotations?|annots?|labels?)(?![a-z])")  # of archives, as COCO has them
-_SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
-_UNFINISHED = re.compile(
-    r".*(~|\.(tmp|temp|part|partial|filepart|crdownload|download|incomplete|aria2|bak|backup|old|orig|swp))",
-    re.IGNORECASE | re.DOTALL,
-)
-_PART = re.compile(r"(.*?)(\d+)([-_ ]?of[-_ ]?)(\d+)(.*)", re.IGNORECASE | re.DOTALL)  # train-00000-of-00002.parquet
-_FINGERPRINT = (
-    re.compile(  # of the content, as in train-00000-of-00002-b4aaeceff1d90ecb.parquet, or of the program's run
-        r"[-_]([0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=[-_.]|$)"
-    )
-)
-_NUMBERS = re.compile(r"([-_. ]*(\d+|of|part|shard))*$", re.IGNORECASE)
 _WORDS = re.compile(r"[^\W\d_]+([-_ ][^\W\d_]+)*")
-_COPY = re.compile(r" ?\(\d+\)(?=\.|$)| ?- Copy(?=\.|$)|[-_ ]copy\d*(?=\.|$)|-checkpoint(?=\.|$)", re.IGNORECASE)
 _ENDS_BYTES = 1 << 16
 _MOST_PARTS = 1_000_000
 
@@ -62,7 +57,7 @@ def is_unfinished(name: str) -> bool:
     >>> is_unfinished("a.tfrecord.tmp"), is_unfinished("a.tar~"), is_unfinished("part.tar")
     (True, True, False)
     """
-    return _UNFINISHED.fullmatch(name) is not None
+    return UNFINISHED_FILE.match(name) is not None
 
 
 def is_meant(path: str) -> bool:
@@ -99,7 +94,7 @@ def notes_on_copies(files: Sequence[tuple[Path, int]]) -> list[str]:
     sizes = dict(files)
     above = posixpath.commonpath([path.parent.as_posix() for path in sizes]) if sizes else ""
     names = {path: posixpath.relpath(path.as_posix(), above) for path in sizes}
-    originals = {path: path.with_name(_COPY.sub("", path.name)) for path in sizes}
+    originals = {path: path.with_name(COPY.without(path.name)) for path in sizes}
     copies = [(path, original) for path, original in originals.items() if path != original and original in sizes]
     for path, original in copies:
         if sizes[path] == sizes[original] and filecmp.cmp(path, original, shallow=False):
@@ -125,7 +120,7 @@ def words_of_files(paths: Sequence[str]) -> list[str]:
     >>> words_of_files(["ant-0.tar", "ant-1.tar", "bee-0.tar"]), words_of_files(["part-0.tar", "part-1.tar"])
     (['ant', 'bee'], [])
     """
-    words = sorted({_NUMBERS.sub("", posixpath.basename(path).partition(".")[0]) for path in paths})
+    words = sorted({NUMBERS.without(posixpath.basename(path).partition(".")[0]) for path in paths})
     are_words = all(_WORDS.fullmatch(word) and not is_split_name(word) for word in words)
     return words if len(words) > 1 and are_words else []
 
@@ -143,9 +138,9 @@ def _check_parts(root: str, names: Sequence[str], *, given: str) -> None:
     sets: defaultdict[tuple[str, str, str], dict[str, dict[int, str]]] = defaultdict(dict)
     for name in names:
         folder, last = posixpath.split(name)
-        if match := _PART.fullmatch(last):
+        if match := PART_OF_SET.match(last):
             start, index, _, count, end = match.groups()
-            end = _FINGERPRINT.sub("", end)
+            end = FINGERPRINT.without(end)
             if int(index) <= int(count):
                 sets[folder, start, end].setdefault(count, {})[int(index)] = name
     for by_count in sets.values():
@@ -179,16 +174,16 @@ def _missing(count: str, parts: Mapping[int, str]) -> list[int]:
 def _sibling(name: str, index: int) -> str:
     """Return the name of another part of a set."""
     folder, last = posixpath.split(name)
-    match = _PART.fullmatch(last)
+    match = PART_OF_SET.match(last)
     assert match is not None, name
     start, number, of, count, end = match.groups()
-    return posixpath.join(folder, f"{start}{index:0{len(number)}}{of}{count}{_FINGERPRINT.sub('-*', end)}")
+    return posixpath.join(folder, f"{start}{index:0{len(number)}}{of}{count}{FINGERPRINT.without(end, '-*')}")
 
 
 def _pattern(root: str, name: str) -> str:
     """Return a pattern for a set of which a file is a part."""
     folder, last = posixpath.split(shown_path(posixpath.join(root, name)))
-    return posixpath.join(folder, _FINGERPRINT.sub("-*", _PART.sub(r"\1*\3\4\5", last)))
+    return posixpath.join(folder, FINGERPRINT.without(PART_OF_SET.without(last, r"\1*\3\4\5"), "-*"))
 
 
 def check_no_log(root: Path, paths: Iterable[Path]) -> None:
@@ -210,14 +205,14 @@ def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
     """
     by_split: dict[str, list[str]] = {}
     for name in names:
-        if match := _SPLIT.match(posixpath.basename(name) if given else _name_with_split(name)):
+        if match := SPLIT_FILE.match(posixpath.basename(name) if given else _name_with_split(name)):
             by_split.setdefault(match[1].lower(), []).append(name)
     are_known = len(by_split) > 1
     if not are_known:
         by_split = _parts_next_to_a_split(names, given=given)
     splits = sorted(by_split)
     archives = [name for name in names if name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))]
-    described = next((name for name in archives if _ANNOTATIONS.match(posixpath.basename(name).lower())), None)
+    described = next((name for name in archives if ANNOTATIONS.match(posixpath.basename(name))), None)
     if described is not None and len(archives) > 1 and len(splits) > 1 and not given:
         raise SourceError(
             f"{shown_path(root)} has {described!r}, which is named like annotations, next to archives of images: "
@@ -272,9 +267,9 @@ def _parts_next_to_a_split(names: Sequence[str], *, given: str) -> dict[str, lis
     is_split = False
     for name, parts in zip(names, split_paths, strict=True):
         is_folder = 0 <= level < len(parts) - 1
-        part = _value(parts[level]) if is_folder else _NUMBERS.sub("", parts[-1].partition(".")[0])
+        part = _value(parts[level]) if is_folder else NUMBERS.without(parts[-1].partition(".")[0])
         is_split |= is_split_name(part)
-        by_part[match[1].lower() if not is_folder and (match := _SPLIT.match(part)) else part].append(name)
+        by_part[match[1].lower() if not is_folder and (match := SPLIT_FILE.match(part)) else part].append(name)
     return dict(by_part) if is_split else {}
 
 

@@ -12,38 +12,30 @@ from itertools import pairwise
 
 from wds_tools.format.label import quoted
 from wds_tools.sources.inputs import with_same
-from wds_tools.sources.layouts import are_shard_folders, class_folder, file_stem, is_split_name, split_in, wrapper
+from wds_tools.sources.layouts import (
+    are_shard_folders,
+    class_folder,
+    file_stem,
+    hidden_root,
+    is_image_name,
+    is_role,
+    is_split_name,
+    split_in,
+)
+from wds_tools.sources.name_patterns import COPY, NUMBERS, PART
 from wds_tools.wording import counted
 
 _LOOKED_AT = 1000  # names of images
 _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
-_COPY = re.compile(r"[ _-]*(\(\d+\)|\d+)$")  # as in "New folder (2)"
-_WORDNET = re.compile(r"n\d{8}")
-_OF_CLASS = re.compile("class|cls|label|categor", re.IGNORECASE)
-_NUMBERED_CLASS = re.compile(
-    r"(class|cls|label|category|grade|level|person|subject|stage|type|n)[-_ ]?\d+", re.IGNORECASE
-)
-_YEAR = re.compile(r"(19|20)\d\d")
-
-
-def differ_only_in_numbers(names: Collection[str]) -> bool:
-    """Return whether names are like those of parts of a dataset; ids of WordNet are names of classes.
-
-    >>> differ_only_in_numbers(["part1", "part2"]), differ_only_in_numbers(["New folder", "New folder (2)"])
-    (True, True)
-    >>> differ_only_in_numbers(["n01440764", "n01443537"]), differ_only_in_numbers(["cat_1", "dog_2"])
-    (False, False)
-    """
-    forms = ({re.sub(r"\d+", "#", name) for name in names}, {_COPY.sub("", name) for name in names})
-    return len({*names}) > 1 and not all(map(_WORDNET.fullmatch, names)) and any(len(form) == 1 for form in forms)
+_NUMBER = re.compile(r"(?<!\d)\d{1,3}(?!\d)")
+_IF_PARTS = "pass --column label= (columns={'label': ''}) to pack without labels if they are parts"
 
 
 def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) -> tuple[list[str], str]:
-    """Return the folder that each of several archives is, which may be empty, and a note if they are parts.
+    """Return the folder that each of several archives is, which may be empty, and a note if it is not certain.
 
-    Archives are class folders if all have no folders, or a single one with the same name that is not a class. Archives
-    whose names differ only in numbers, or are the names of shards, are parts, of several splits too; those named like
-    classes, such as ``class_0``, are not.
+    Archives are class folders if all have no folders, or a single one with the same name that is not a class, and no
+    folders in it. Those named like parts or shards, of several splits too, are not.
 
     >>> folders_of_archives(["cat", "dog"], [["1.jpg"], ["2.jpg"]])
     (['cat/', 'dog/'], '')
@@ -54,40 +46,44 @@ def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) 
         stems: Names of the archives without extension.
         paths: The paths in each.
     """
-    first = [{path.partition("/")[0] for path in archive if "/" in path} - {"__MACOSX"} for archive in paths]
-    only = first[0].copy().pop() if first and len(first[0]) == 1 else ""
-    is_wrapper = bool(only) and all(names == {only} for names in first) and wrapper([f"{only}/"], parent="") is not None
-    if len(stems) < 2 or (any(first) and not is_wrapper):
+    folders = {path.rpartition("/")[0] for archive in paths for path in archive if is_image_name(path)}
+    folders = {folder for folder in folders if hidden_root(f"{folder}/") is None}
+    if len(stems) < 2 or len(folders) != 1 or not (folders == {""} or is_role(*folders)):
         return [""] * len(stems), ""
-    bases = [_COPY.sub("", stem) for stem in stems]
+    bases = list(map(NUMBERS.without, stems))
     are_splits = len({*bases}) < len(stems) and all(map(is_split_name, bases))
-    are_numbered = differ_only_in_numbers(stems) and not all(map(_NUMBERED_CLASS.fullmatch, stems))
-    if not (are_splits or are_shard_folders(stems) or are_numbered):
-        return [f"{stem}/" for stem in stems], ""
-    note = (
-        f"the archives {quoted(sorted(stems)[:2])} are parts and not classes, because their names differ only in "
-        "numbers: unpack each into a folder with its name if they are classes"
-    )
-    return [""] * len(stems), note
+    shown = f"the archives {quoted(sorted(stems)[:2])}"
+    if are_splits or are_shard_folders(stems) or are_parts(stems):
+        note = f"{shown} are parts and not classes, by their names: unpack each into a folder if they are classes"
+        return [""] * len(stems), note
+    are_numbered = len({_NUMBER.sub("#", stem) for stem in stems}) == 1
+    note = f"{shown} are classes, and their names differ only in numbers: {_IF_PARTS}" if are_numbered else ""
+    return [f"{stem}/" for stem in stems], note
+
+
+def are_parts(names: Collection[str]) -> bool:
+    """Return whether the names of several folders or archives are usual for parts of a dataset.
+
+    >>> are_parts(["batch_1", "batch_2"]), are_parts(["New folder", "New folder (2)"])
+    (True, True)
+    >>> are_parts(["room1", "room2"]), are_parts(["n01440764", "n01443537"])
+    (False, False)
+    """
+    return len({*names}) > 1 and (all(map(PART.match, names)) or len({*map(COPY.without, names)}) == 1)
 
 
 def notes_on_parts(names: Collection[str]) -> list[str]:
-    """Return a note if the names of class folders look like those of parts of a dataset.
+    """Return a note if the names of class folders are usual for parts of a dataset.
 
-    >>> notes_on_parts(["batch_1", "batch_2"])[0][:61]
-    "the classes 'batch_1', 'batch_2' differ only in numbers: pass"
+    >>> notes_on_parts(["batch_1", "batch_2"])[0][:53]
+    "the classes 'batch_1', 'batch_2' are named like parts"
     >>> notes_on_parts(["0", "1"]), notes_on_parts(["class1", "class2"]), notes_on_parts(["n01440764", "n01443537"])
     ([], [], [])
     """
-    are_numbers = all(map(str.isdecimal, names))
-    are_classes = are_numbers and not all(map(_YEAR.fullmatch, names)) and not are_shard_folders(names)
-    if are_classes or not differ_only_in_numbers(names) or any(map(_OF_CLASS.match, names)):
+    are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
+    if not are_parts(names) and not (are_shards and {*map(int, names)} == {*range(len(names))}):
         return []
-    note = (
-        f"the classes {quoted(sorted(names)[:2])} differ only in numbers: pass --column label= "
-        "(columns={'label': ''}) to pack without labels if these folders are parts of a dataset"
-    )
-    return [note]
+    return [f"the classes {quoted(sorted(names)[:2])} are named like parts of a dataset: {_IF_PARTS}"]
 
 
 def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:

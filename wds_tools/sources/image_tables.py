@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +28,21 @@ from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.file_list import Files
+from wds_tools.sources.folder_names import are_parts
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import (
     RowNames,
     are_most,
+    file_stem,
     first_folders,
     names_a_file,
     split_folder,
+    split_in,
     split_of,
     split_of_table,
 )
-from wds_tools.sources.refused import About
+from wds_tools.sources.refused import NAMED, OF_SPLIT, About
 from wds_tools.sources.text_table import COUNT, ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
@@ -302,7 +305,7 @@ def _image_column(
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
     """Check that the folders of images cannot be classes."""
     named = [image.path for table in tables for image in table.images if image is not None]
-    if folders := first_folders(named):
+    if (folders := first_folders(named)) and not are_parts(folders):
         table = max(tables, key=lambda table: len(table.images))
         raise SourceError(
             f"{files.where} has folders of images ({quoted(folders[:3])}), and {table.file.path}, which names the "
@@ -342,14 +345,17 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
     about_files: dict[str, About] = {}
+    classes = set[str]()
     for split, folders in by_split.items():
         those = {*folders}
         is_all = len(by_split) == 1
         images = every if is_all else [file for file in every if posixpath.dirname(file.path) in those]
         elsewhere = by_split.keys() - {"", split}
         split_files = [file for file in unread if split_folder(file.path) not in elsewhere]
-        are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
+        class_folders = first_folders(f"{folder}/1.jpg" for folder in folders)
+        are_classes = class_folders or (have_files and layout.kind == "folder")
         are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
+        classes |= {*class_folders}
         of_split = about(split_files, images, files.read, are_labelled=are_labelled, names=names)
         first = next((path for path, relation in of_split.items() if relation.is_certain and not are_labelled), None)
         if first is not None:
@@ -358,9 +364,34 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
             alone = (
                 f"pack {files.where}/{above}" if can_be_alone else f"pass --from {layout.kind} (kind={layout.kind!r})"
             )
-            raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it")
+            others = "" if is_all else ", and each other split on its own"
+            raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it{others}")
         about_files = of_split | about_files
-    return about_files
+    names_of_splits = {*map(split_in, by_split)} - {""}
+    return {
+        path: relation
+        for path, relation in about_files.items()
+        if not (relation.reason == OF_SPLIT and split_in(file_stem(path)) in names_of_splits)
+        and not (relation.reason == NAMED and _lists_classes(files.read(files.by_path[path]), classes))
+    }
+
+
+def _lists_classes(data: bytes, classes: Collection[str]) -> bool:
+    r"""Return whether a text has only names of classes, one on each line, with or without numbers.
+
+    >>> _lists_classes(b"apple pie\n2 Baklava\n", ["apple_pie", "baklava", "beignets"])
+    True
+    >>> _lists_classes(b"cat\nwolf\n", ["cat", "dog"])
+    False
+    """
+    lines, names = filter(None, data.decode("utf-8", "replace").splitlines()), {*map(_letters, classes)}
+    return bool(names) and all(
+        not names.isdisjoint((_letters(line), _letters(line.partition(" ")[2]))) for line in lines
+    )
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, SplitRows]:

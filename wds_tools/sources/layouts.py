@@ -15,6 +15,15 @@ from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 from wds_tools.sources.inputs import File, with_same
+from wds_tools.sources.name_patterns import (
+    IMAGES_FOLDER,
+    OTHER_PART,
+    SHARD,
+    SPLIT_AND_CLASS,
+    SPLIT_FOLDER,
+    SPLIT_OF,
+    TEST_FOLDER,
+)
 
 _JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
@@ -28,19 +37,8 @@ _SYSTEM_FOLDERS = {  # hidden too
 }
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
-_MAX_LEVEL = 4  # levels of folders that are searched for splits
-SPLIT_OF = {  # a word that names a split -> the split
-    **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
-    **dict.fromkeys(["test", "testing", "tst"], "test"),
-    **dict.fromkeys(["val", "valid", "validation", "dev", "development", "eval", "evaluation"], "val"),
-}
-SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
-_SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
-_SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
+MAX_LEVEL = 4  # levels of folders that are searched for splits
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
-_NO_CLASS = re.compile(r"(test|testing|val|validation|unlabell?ed)([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
-_PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
-_PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _TAKEOUT = re.compile(  # 1.jpg.supplemental-metadata(2).json is about 1(2).jpg; long names are cut off
     rf"(.+)({'|'.join(map(re.escape, EXTENSIONS))})(\.s[a-z-]*|)(\(\d+\))?\.json", re.IGNORECASE
@@ -55,10 +53,6 @@ SHARD_TABLE = "is the table that img2dataset writes about a folder or shard, and
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
 _ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
-_SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
-_ROLE = re.compile(
-    r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?", re.IGNORECASE
-)
 
 
 def is_image_name(name: str) -> bool:
@@ -97,7 +91,7 @@ def is_shard_table(name: str) -> bool:
     (True, False)
     """
     stem, _, extension = name.rpartition("/")[2].rpartition(".")
-    return extension == "parquet" and _SHARD_FOLDER.fullmatch(stem) is not None
+    return extension == "parquet" and SHARD.match(stem) is not None
 
 
 def stored_name(field: str) -> str:
@@ -144,12 +138,8 @@ def why_hidden(root: str) -> str:
 
 
 def is_split_name(folder: str) -> bool:
-    """Return whether a folder is named like a split.
-
-    >>> is_split_name("train"), is_split_name("val2017"), is_split_name("test_images"), is_split_name("trains")
-    (True, True, True, False)
-    """
-    return _SPLIT.fullmatch(folder) is not None
+    """Return whether a folder is named like a split."""
+    return SPLIT_FOLDER.match(folder) is not None
 
 
 def is_image_set(path: str) -> bool:
@@ -198,8 +188,8 @@ class Arrangement(NamedTuple):
 
     Attributes:
         base: Folders that contain all images and are not classes, such as ``photos/``; empty without such folders.
-        level: Level of the folders below ``base`` that are named like splits; None without splits.
-        splits: Their names, sorted.
+        level: Level of the folders of splits below ``base``; None without splits.
+        splits: Their names: those that are named like splits first, then the folders next to them, sorted.
     """
 
     base: str = ""
@@ -222,31 +212,27 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
     """
     counts = {tuple(folder.split("/")[:-1]): count for folder, count in folders.items() if folder}
     images = sum(counts.values())
-    for level in range(min(_MAX_LEVEL, max(map(len, counts), default=0))):
+    for level in range(min(MAX_LEVEL, max(map(len, counts), default=0))):
         there = {folder: count for folder, count in counts.items() if len(folder) > level}
         names = sorted({folder[level] for folder in there})
         splits = [name for name in names if is_split_name(name)]
         share = sum(there.values()) / images
-        if splits == names and (share == 1 or (len(splits) > 1 and share > _MOST)):
+        is_divided = len(splits) > 1 or _are_parts(names, there, level)
+        if (splits == names and share == 1) or (is_divided and share > _MOST):
             above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
-            return Arrangement(base, 0 if base else level, tuple(names))
-        if len(splits) > 1 and splits == names:
+            inside = {
+                name: {inner for folder in there if folder[level] == name for inner in folder[level + 1 :][:1]}
+                for name in names
+            }
+            _check_once("/".join([where, *base.split("/")[:-1]]), inside)
+            return Arrangement(base, 0 if base else level, (*splits, *(name for name in names if name not in splits)))
+        if is_divided:
             elsewhere = "/".join(min(folder for folder in counts if folder not in there)) or "the upper folder"
             raise SourceError(
-                f"{where} has folders named like splits ({quoted(splits)}) in some folders, and images in none of "
+                f"{where} has folders named like splits ({quoted(names)}) in some folders, and images in none of "
                 f"them, such as those in {elsewhere!r}: move these into a split too, or pass --from folder "
                 "(kind='folder') if the first folders are the classes, and the others are not splits"
-            )
-        if len(splits) > 1 or _are_parts(names, there, level):
-            parent = "/".join([where, *min(there)[:level]])
-            named = (
-                f"folders named like splits ({quoted(splits)}) next to" if splits else "parts of a dataset as folders,"
-            )
-            raise SourceError(
-                f"{where} has {named} {quoted(name for name in names if name not in splits)}: "
-                f"{'unpack it, and ' * in_archive}pack one of them, such as {parent}/{(splits or names)[0]}, or "
-                f"{f'pack {parent} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
             )
         if share > _MOST and (flat := _flat_part(names, there, level)):
             raise SourceError(
@@ -263,7 +249,7 @@ def _flat_part(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: 
     ``train`` and ``valid`` may be classes, of vehicles and documents.
     """
     with_folders = {folder[level] for folder in folders if len(folder) > level + 1}
-    flat = (name for name in names if name not in with_folders and _NO_CLASS.fullmatch(name))
+    flat = (name for name in names if name not in with_folders and TEST_FOLDER.match(name))
     is_common = len({folder[:level] for folder in folders}) == 1
     return next(flat, "") if is_common and len(names) > 1 else ""
 
@@ -281,7 +267,7 @@ def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: 
         return False
     in_split = below[splits[0]] if len(splits) == 1 else set()
     like_it = in_split and any(not below[name] or below[name] & in_split for name in names if name not in splits)
-    return bool(like_it) or all(is_split_name(name) or _PART.fullmatch(name) for name in names)
+    return bool(like_it) or all(is_split_name(name) or OTHER_PART.match(name) for name in names)
 
 
 def splits_with_classes(paths: Iterable[str]) -> list[str]:
@@ -436,23 +422,35 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
 
 
 def are_shard_folders(folders: Collection[str]) -> bool:
-    """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
+    """Return whether folders are named like shards, as ``00000/`` or ``shard-000001/``."""
+    return bool(folders) and all(map(SHARD.match, folders))
 
-    >>> are_shard_folders(["00000", "00001"]), are_shard_folders(["1", "2"])
-    (True, False)
+
+def wrappers(paths: Iterable[str], *, parent: str, most: int = MAX_LEVEL) -> list[str]:
+    """Return the folders that contain all images and are not classes, the upper one first; ``parent`` is above them.
+
+    They have a usual name, or that of the folder above, or, on the first ``most`` levels, only folders in them.
+
+    >>> wrappers(["images/1.jpg", "images/2.jpg"], parent=""), wrappers(["cat/1.jpg"], parent="")
+    (['images'], [])
+    >>> wrappers(["pets/cat/1.jpg", "pets/owl/1.jpg"], parent=""), wrappers(["pets/cat/1.jpg", "owl/1.jpg"], parent="")
+    (['pets'], [])
     """
-    return bool(folders) and all(map(_SHARD_FOLDER.fullmatch, folders))
+    inside, names = [path for path in paths if "/" in path], list[str]()
+    while len(first := set(map(class_folder, inside))) == 1:
+        only = str(first.pop())
+        is_deep = all(path.count("/") > 1 for path in inside) and len(names) < most
+        if not (is_deep or only == parent or is_role(only)):
+            break
+        inside = [below for path in inside if "/" in (below := path.removeprefix(f"{only}/"))]
+        parent = only
+        names.append(only)
+    return names
 
 
-def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
-    """Return the folder that contains all images and is not a class; None without one.
-
-    >>> wrapper(["images/1.jpg", "images/2.jpg"], parent=""), wrapper(["cat/1.jpg"], parent="")
-    ('images', None)
-    """
-    names = {folder for path in paths if (folder := class_folder(path)) is not None}
-    only = names.pop() if len(names) == 1 else None
-    return only if only is not None and (_ROLE.fullmatch(only) or only == parent) else None
+def is_role(folder: str) -> bool:
+    """Return whether a folder has a usual name for the folder of all images."""
+    return IMAGES_FOLDER.match(folder) is not None
 
 
 def check_classes(paths: Iterable[str], *, where: str) -> None:
@@ -471,12 +469,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
             f"(Places365, SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from "
             "folder (kind='folder') if the letters are the classes"
         )
-    if len(below) == 1 and any(below.values()):
-        only = next(iter(below))
-        raise SourceError(
-            f"{where} has one folder, {only!r}, with folders in it: pack {where}/{only} if these are the classes, or "
-            "pass --from folder (kind='folder') if there is only one class"
-        )
+    _check_once(where, folders_in)
     for level in range(2, max(map(len, below.values()), default=0) + 2):
         inner = [levels[level] for levels in below.values() if len(levels.get(level, ())) > 1]
         common = set.intersection(*inner) if inner else set()
@@ -487,7 +480,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
             )
     by_split: dict[str, set[str]] = {}
     for name in below:
-        if (parts := _SPLIT_AND_CLASS.fullmatch(name.lower())) is not None:
+        if (parts := SPLIT_AND_CLASS.match(name.lower())) is not None:
             by_split.setdefault(SPLIT_OF[parts[1]], set()).add(parts[2])
     first, *others = by_split.values() or [set()]
     if others and all(classes == first for classes in others) and len(first) * len(by_split) == len(below):
@@ -497,17 +490,32 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         )
 
 
-def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:
+def _check_once(where: str, inside: Mapping[str, Collection[str]]) -> None:
+    """Check that none of some folders, given with the folders in it, contains the same folders once more."""
+    for name, inner in inside.items():
+        if len(common := sorted({*inner} & (inside.keys() - {name}))) > 1:
+            raise SourceError(
+                f"{where} has the folders {quoted(common)}, and {name!r} contains the same folders: move one of the "
+                f"two sets away, pack {where}/{name}, or pass --from folder (kind='folder') if all are classes"
+            )
+
+
+def splits_error(
+    where: str, splits: Sequence[str], *, are_folders: bool, base: str = "", given: str | None = None
+) -> SourceError:
     """Return the error for a tree of several splits; if they are only folders, these may also be classes.
 
-    ``given`` is an option that is needed as well, if they cannot be classes.
+    ``given`` is an option that is needed as well, if they cannot be classes. ``base`` are folders above the splits.
     """
     names = ", ".join(splits)
     content, also = f"several splits ({names})", ", which packs a dataset for each"
     if are_folders:
         content = f"one folder per split ({names}), not per class"
-        also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
-        also = also if given is None else f"{given}, or pack one of them"
+        above = "/".join([where, *base.split("/")[:-1]])
+        one = f"pack one of them, such as {above}/{splits[0]}"
+        folder = f"pack {above} with" if base else "pass"
+        also = f", {one}, or {folder} --from folder (kind='folder') if they are classes"
+        also = also if given is None else f"{given}, or {one}"
     return SourceError(f"{where} has {content}: pack with --split folders (pack_splits){also}")
 
 

@@ -18,6 +18,7 @@ from wds_tools.sources.layouts import (
     is_shard_table,
     is_split_name,
 )
+from wds_tools.sources.name_patterns import TEMPLATE
 from wds_tools.wording import counted
 
 HEAD_BYTES = 132
@@ -111,6 +112,7 @@ LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .an
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 NEXT = "which is not read with images next to it"
 ARCHIVE = f"is an archive, {NEXT}: pack it on its own, or unpack it"
+RECORDS = f"has records, {NEXT}: pack it on its own"
 NEXT_ARCHIVE = "is an archive next to what is packed, and is not read: pack it on its own"
 SAME_NAME = f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}"
 NAMED = (
@@ -126,13 +128,14 @@ _FORMATS = {
     "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
         f"has arrays or objects, {NEXT}: write its values as CSV, with the names of the images"
     ),
+    "tfrecords?|tfrec": RECORDS,
     r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": ARCHIVE,
     "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
 }
 """End of a name -> why such a file is not packed."""
 
-DATA = {*_FORMATS.values()} - {TABLE, ARCHIVE}
-_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
+DATA = {*_FORMATS.values()} - {TABLE, ARCHIVE, RECORDS}
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # in a reason
 
 
 def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | None:
@@ -190,12 +193,12 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
 
 
 def notes_on(files: Mapping[str, About]) -> list[str]:
-    """Return a note for each reason, which names the first file that has it."""
+    """Return a note for each reason, which names the first file that has it; quoted text does not count."""
     by_reason: dict[str, list[str]] = {}
     for path, about in sorted(files.items()):
-        by_reason.setdefault(about.reason, []).append(path)
-    more = {reason: f" (and {counted(len(more), 'other file')})" for reason, (_, *more) in by_reason.items() if more}
-    return [f"{paths[0]!r}{more.get(reason, '')} {reason}" for reason, paths in by_reason.items()]
+        by_reason.setdefault(_QUOTED.sub("", about.reason), []).append(path)
+    more = {first: f" (and {counted(len(more), 'other file')})" for first, *more in by_reason.values() if more}
+    return [f"{first!r}{more.get(first, '')} {files[first].reason}" for first, *_ in by_reason.values()]
 
 
 def why_not_packed(path: str) -> str:
@@ -216,4 +219,4 @@ def is_template_name(name: str) -> bool:
     >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
     (True, False)
     """
-    return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None
+    return name.lower().endswith(TABLES) and TEMPLATE.match(name) is not None

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from wds_tools.errors import MissingSourceError, OptionError, SourceError
@@ -160,6 +161,8 @@ class ClassFolders(Layout):
 
     kind = "folder"
     _level: int | None = None  # of the folders of splits
+    _most_wrappers = layouts.MAX_LEVEL  # folders with any name that contain all class folders
+    _masks: Mapping[str, str] = MappingProxyType({})  # path -> folder next to those of splits
 
     @classmethod
     def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
@@ -172,19 +175,34 @@ class ClassFolders(Layout):
         if arrangement.level is None:
             return {}
         position = arrangement.level + arrangement.base.count("/")
-        parts = {split: FileList() for split in arrangement.splits}
+        splits = [name for name in arrangement.splits if not masks.is_mask(f"{name}/1.png")]
+        parts = {split: FileList() for split in (splits if len(splits) > 1 else arrangement.splits)}
+
+        def folder(file: File) -> str:
+            return next(iter(file.path.split("/")[position:-1]), "")
 
         def split_of(file: File) -> str:
-            folders = file.path.split("/")[:-1]
-            split = folders[position] if len(folders) > position else ""
-            return split if split in parts else arrangement.splits[0]
+            return split if (split := folder(file)) in parts else next(iter(parts))
 
+        if of_masks := {*arrangement.splits} - parts.keys():
+            self._masks = {file.path: folder(file) for file in files.images if folder(file) in of_masks}
+        self._most_wrappers = self._wrappers_of(parts, files.folders)
         for split, group in groupby(files.files, split_of):  # files come by folder
             parts[split].extend(group)
         return parts
 
+    def _wrappers_of(self, splits: Iterable[str], folders: Iterable[str]) -> int:
+        """Return how many folders contain all class folders of each split: what only one split has is a class."""
+        counts = []
+        for split in splits if self._level == 0 else ():
+            start = f"{self.base}{split}/"
+            inside = [folder.removeprefix(start) for folder in folders if folder.startswith(start)]
+            counts += [len(layouts.wrappers(inside, parent=split))] if any(inside) else []
+        return min(counts, default=0)
+
     def collect(self, collector: Collector, files: Files, split: str) -> None:
         """Add the images in class folders, or all images if there are no class folders."""
+        self._skip_masks(collector, files)
         if split and self._level == 0:  # the folder of the split contains the class folders
             self.base, self._level = f"{self.base}{split}/", None
         files.check_fields()
@@ -192,7 +210,8 @@ class ClassFolders(Layout):
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
-        images = FileList(file for file in files.images if file.path not in fields) if fields else files.images
+        of_others = fields.keys() | self._masks.keys()
+        images = FileList(file for file in files.images if file.path not in of_others) if of_others else files.images
         paths = images.paths
         if not self.given:
             layouts.check_stems(paths, where=files.where)
@@ -212,6 +231,16 @@ class ClassFolders(Layout):
         for file in files.others:
             if file.path not in fields and file is not lists:
                 self.skip(collector, file, files.why_not_packed(file.path))
+
+    def _skip_masks(self, collector: Collector, files: Files) -> None:
+        of_masks = [file for file in files.images if file.path in self._masks] if self._masks else []
+        for folder in dict.fromkeys(self._masks[file.path] for file in of_masks):
+            collector.account.notes.append(
+                f"the folder {folder!r} next to those of splits is named like masks, and is not packed: pack it alone "
+                "if it has images"
+            )
+        for file in of_masks:
+            self.skip(collector, file, "is in a folder that is named like masks")
 
     def _add_images(
         self, collector: Collector, images: FileList, parts: dict[str, dict[str, File]], label_of: Callable[[str], Any]
@@ -261,7 +290,7 @@ class ClassFolders(Layout):
 
         Files of labels are taken from ``parts``.
         """
-        folders = self._class_folders(collector, files, images)
+        folders, above = self._class_folders(collector, files, images)
         names = {folder for folder in folders.values() if folder is not None}
         stated = {path: further.pop("cls") for path, further in parts.items() if "cls" in further}
         are_shards = not self.given and layouts.are_shard_folders(names)
@@ -290,7 +319,8 @@ class ClassFolders(Layout):
             return None
         if names:
             paths = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
-            others = {layouts.class_folder(self._without_split(path)) for path in paths if path.startswith(self.base)}
+            below = (self._without_split(path) for path in paths if path.startswith(self.base))
+            others = {layouts.class_folder(path.removeprefix(above)) for path in below if path.startswith(above)}
             collector.account.notes += folder_names.notes_about_names(images, names, filter(None, others))
             collector.account.notes += [] if self.given else folder_names.notes_on_parts(names)
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
@@ -304,20 +334,26 @@ class ClassFolders(Layout):
             )
         return (lambda path: labels.get(path[: path.rfind("/") + 1], _OUTSIDE)) if labels else None
 
-    def _class_folders(self, collector: Collector, files: Files, images: Sequence[str]) -> dict[str, str | None]:
-        """Return the class of each folder with images, by `layouts.folder_of`; None for images outside of folders.
+    def _class_folders(
+        self, collector: Collector, files: Files, images: Sequence[str]
+    ) -> tuple[dict[str, str | None], str]:
+        """Return the class of each folder with images, and the folders that contain all of these.
+
+        Folders are as in `layouts.folder_of`. The class is None for images outside of folders.
 
         Raises:
             SourceError: It is not clear which folders are classes.
         """
         paths = {folder: self._without_split(folder) for folder in {path[: path.rfind("/") + 1] for path in images}}
-        parent = self.base.rstrip("/").rpartition("/")[2]
-        while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
-            collector.account.notes.append(
-                f"the folder {wrapper!r} of all images is not read as a class: pass --from folder (kind='folder') if "
-                "it is one"
-            )
+        parent, above = f"{files.where}/{self.base}".rstrip("/").rpartition("/")[2], ""
+        for wrapper in [] if self.given else layouts.wrappers(paths.values(), parent=parent, most=self._most_wrappers):
             paths = {path: below.removeprefix(f"{wrapper}/") for path, below in paths.items()}
+            if wrapper != parent and not (layouts.is_role(wrapper) and any(paths.values())):
+                collector.account.notes.append(
+                    f"the folder {wrapper!r} of all images is not read as a class: pass --from folder (kind='folder') "
+                    "if it is one"
+                )
+            above += f"{wrapper}/"
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
@@ -326,7 +362,7 @@ class ClassFolders(Layout):
         if not self.given:
             class_of = {folder: class_name for folder, class_name in classes.items() if class_name is not None}
             collector.account.notes += masks.notes_on_classes(images, class_of, where=files.where)
-        return classes
+        return classes, above
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
         """Return the classes in a file of several labels, as `unpack` writes it: by name, if names are known.
@@ -454,11 +490,12 @@ class TreeSource(Source):
         folders = layouts.splits_with_classes(files.folders) if are_folders else []
         if self.split is None and (len(splits) > 1 or (all_are_classes and folders)):
             given = " --from folder (kind='folder')" * all_are_classes if folders else None
-            raise layouts.splits_error(self.name, splits or folders, are_folders=are_folders, given=given)
+            names, base = [*(splits or folders)], layout.base
+            raise layouts.splits_error(self.name, names, are_folders=are_folders, base=base, given=given)
         split = self.split or next(iter(splits), "")
         if splits:
             files = files.only(splits[split])
-            if self.split is None and are_folders:
+            if self.split is None and are_folders and not folders:
                 collector.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         collector.account.given += len(files.files)
         collector.files, collector.stamp = self.tree.states, self.tree.stamp
