@@ -10,19 +10,19 @@ import json
 import re
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pandas as pd
 import pytest
 from PIL import Image
 from tfrecords import example, frame
 
 import wds_tools as wt
-from wds_tools.errors import LabelError, SourceError
+from wds_tools.errors import SourceError
 
 WORDNET = ("n01440764", "n02102040", "n02979186")
 V5 = b"MATLAB 5.0 MAT-file" + bytes(300)
@@ -553,7 +553,8 @@ DATASETS["YOLO of Roboflow"] = Dataset(
     helmets,
     {f"{path.replace('/images/', '/labels/')[:-4]}.txt": "1 0.5 0.5 0.25 0.25\n" for path in helmets}
     | {
-        "data.yaml": "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n\nnc: 2\nnames: ['hat', 'head']\n",
+        "data.yaml": "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n\n"
+        "nc: 2\nnames: ['hat', 'head']\n",
         "README.dataset.txt": "# x",
         "README.roboflow.txt": "x",
     },
@@ -614,6 +615,85 @@ def test_archives_of_imagenet_are_a_class_each(tmp_path: Path) -> None:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     check(Dataset(images), tmp_path / "src", tmp_path / "dst")
+
+
+CLOTHES = ("T - shirt / top", "Trouser", "Pullover")
+
+
+def photos(count: int) -> list[bytes]:
+    return [image("1.png", number) for number in range(count)]
+
+
+def write_hub(root: Path) -> None:
+    """Write Fashion-MNIST as Parquet, as the Hub has it."""
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=CLOTHES)})
+    for split, count in (("test", 3), ("train", 6)):
+        rows = {"image": [{"bytes": data} for data in photos(count)], "label": [n % 3 for n in range(count)]}
+        (root / "fashion_mnist").mkdir(parents=True, exist_ok=True)
+        table = datasets.Dataset.from_dict(rows, features)
+        table.to_parquet(root / "fashion_mnist" / f"{split}-00000-of-00001.parquet")
+    (root / "README.md").write_text("# Fashion-MNIST")
+
+
+def write_tfds(root: Path) -> None:
+    """Write Fashion-MNIST as TensorFlow Datasets prepares it."""
+    folder = root / "fashion_mnist" / "3.0.1"
+    folder.mkdir(parents=True)
+    for split, count in (("test", 3), ("train", 6)):
+        records = (frame(example({"image": data, "label": n % 3})) for n, data in enumerate(photos(count)))
+        (folder / f"fashion_mnist-{split}.tfrecord-00000-of-00001").write_bytes(b"".join(records))
+    (folder / "label.labels.txt").write_text(lines(CLOTHES))
+    (folder / "dataset_info.json").write_text('{"name": "fashion_mnist", "splits": []}')
+    (folder / "features.json").write_text('{"type": "tensorflow_datasets.core.features.features_dict.FeaturesDict"}')
+
+
+@pytest.mark.parametrize("write", [write_hub, write_tfds])
+def test_fashion_mnist_in_records_is_packed_by_split(write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / "data")
+    with pytest.raises(SourceError, match=r"contains several splits .* pack with --split folders"):
+        wt.pack(tmp_path / "data", tmp_path / "dst", dry_run=True)
+    reports = wt.pack_splits(tmp_path / "data", tmp_path / "dst", split="folders", dry_run=True)
+    assert {split: report.account.packed for split, report in reports.items()} == {"test": 3, "train": 6}
+    for report in reports.values():
+        assert report.manifest.classes == CLOTHES
+        assert report.account.notes == []
+        assert Counter(sample.label for sample in report.preview.samples).keys() == {0, 1, 2}
+
+
+REFUSED = {
+    "PlantVillage of Kaggle": (
+        {f"{above}{c}/1{c}.JPG": PHOTO for above in ("", "PlantVillage/") for c in crops},
+        "'PlantVillage' contains the same folders: move one of the two sets away, pack .*/PlantVillage, or",
+    ),
+    "chest x-ray of Kaggle": (
+        {f"{above}{path}": PHOTO for above in ("", "chest_xray/") for path in xrays},
+        "has the folders 'test', 'train', 'val', and 'chest_xray' contains the same folders: move one",
+    ),
+    "Tiny ImageNet": (
+        dict.fromkeys(tiny, PHOTO) | DATASETS["Tiny ImageNet"].files,
+        "val_annotations.txt has a value for each image, .* or pack .*/val/images .*, and each other split on its own",
+    ),
+    "Fashion-MNIST as CSV": ({"train.csv": "label,pixel1,pixel2\n1,7,7\n"}, "name the table, .*/train.csv"),
+    "SVHN": ({"train_32x32.mat": V5, "test_32x32.mat": V5}, "name the file that has both images and labels"),
+    "Places365 of torchvision": (
+        {f"{c[0]}/{c}/1.jpg": PHOTO for c in ("airfield", "alley", "bakery")},
+        r"such as a/airfield \(Places365, SUN397\): move the inner folders",
+    ),
+    "Open Images": (
+        dict.fromkeys(flat("train/000002b66c9c498{n}.jpg"), PHOTO)
+        | {"train-annotations-bbox.csv": "ImageID,LabelName,XMin\n" + "000002b66c9c4981,/m/01g317,0.1\n" * 2},
+        "train-annotations-bbox.csv .* rows for .*, with a list for several labels .*, or as COCO if they are boxes",
+    ),
+}
+"""Name -> files, and what the error says: the way out."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_can_be_packed_wrong_is_refused_with_the_way_out(name: str, tmp_path: Path) -> None:
+    files, message = REFUSED[name]
+    src = Dataset({}, files).write(tmp_path / "data")
+    with pytest.raises(SourceError, match=message):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
 
 
 def check(dataset: Dataset, src: Path, dst: Path, *, all_notes: bool = True) -> None:

@@ -31,7 +31,7 @@ from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_erro
 from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
-from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, About, notes_on, why_not_packed
+from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, RECORDS, About, notes_on, why_not_packed
 
 _MAX_ABOVE = 1000  # entries of the folder above a folder, and of each folder in it, that are looked at
 _MAX_FOLDERS_NEXT = 20
@@ -236,7 +236,8 @@ def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) ->
 
 
 def _that_say_labels(about_files: Mapping[str, About]) -> dict[str, About]:
-    return {path: relation for path, relation in about_files.items() if says_labels(path) and relation.reason != NAMED}
+    plain = (NAMED, RECORDS)
+    return {path: about for path, about in about_files.items() if says_labels(path) and about.reason not in plain}
 
 
 def _content(path: Path) -> bytes:

@@ -342,7 +342,7 @@ def _is_parquet(path: Path) -> bool:
 def _is_tfrecord(path: Path) -> bool:
     from wds_tools.sources.tfrecord import is_tfrecord  # noqa: PLC0415 - imported only if earlier kinds do not match
 
-    return any(map(is_tfrecord, _file_names(path)))
+    return any(map(is_tfrecord, _file_names(path, levels=3)))  # DATASET/VERSION of TensorFlow Datasets
 
 
 def _is_indexed(path: Path) -> bool:

@@ -243,10 +243,12 @@ def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
         return ""
     if folder and all(name in members for name in names if name.startswith(f"{folder}/")):
         return folder
-    start, extension = posixpath.basename(members[0])[: len(split)], posixpath.splitext(members[0])[1]
-    pattern = posixpath.join(folder, f"{start}*{extension}")
+    first, extensions = posixpath.basename(members[0]), {posixpath.splitext(name)[1] for name in members}
+    match = SPLIT_FILE.match(first)  # as in mnist-train.tfrecord-00000-of-00002
+    start = first[: match.end(1) if match else len(split)]
+    pattern = posixpath.join(folder, f"{start}*{extensions.pop() if len(extensions) == 1 else ''}")
     matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
-    return pattern if start.lower() == split.lower() and sorted(matched) == sorted(members) else ""
+    return pattern if start.lower().endswith(split.lower()) and sorted(matched) == sorted(members) else ""
 
 
 def _name_with_split(name: str) -> str:
