@@ -145,10 +145,10 @@ def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_pat
 
 
 def test_a_new_class_that_looks_like_a_known_one_is_noted(photos, tmp_path):
-    first = min(photos.glob("*/*"))
-    for place in ("old/Cat", "old/dog", "new/cat", "new/dog"):
+    first = sorted(photos.glob("*/000.jpg"))
+    for place, number in (("old/Cat", 0), ("old/dog", 0), ("new/cat", 1), ("new/dog", 0)):
         (tmp_path / place).mkdir(parents=True)
-        shutil.copy(first, tmp_path / place)
+        shutil.copy(first[number], tmp_path / place)
     wt.pack(tmp_path / "old", tmp_path / "dst", **KEEP)
     report = wt.append(tmp_path / "new", tmp_path / "dst", **KEEP)
     assert report.manifest.classes == ("Cat", "dog", "cat")

@@ -36,6 +36,13 @@ _NEXT_TASKS = "next: when all tasks have ended, run the same command with --fini
 _NICE = 19  # the lowest priority, for work while a training runs
 _IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
 
+_classes = click.option(
+    "--classes",
+    type=LOCAL_PATH,
+    metavar="FILE",
+    help="File of class names in the order of class numbers, or with numbers, or JSON, or YAML with names; by default "
+    "names are sorted.",
+)
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
 _strict = click.option(
     "--strict",
@@ -99,13 +106,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     help="With shares in --split: put similar images (hash), or images with the same value of a column, such as "
     "patient, into one split. Each image is read once more for that.",
 )
-@click.option(
-    "--classes",
-    type=LOCAL_PATH,
-    metavar="FILE",
-    help="File of class names in the order of class numbers, or with numbers, or JSON, or YAML with names; by default "
-    "names are sorted.",
-)
+@_classes
 @_strict
 @_fresh
 @click.option(
@@ -252,12 +253,14 @@ def _pack_summary(report: PackReport) -> str:
 @_seed
 @workers_option
 @source_options
+@_classes
 @_strict
 @click.option("--fresh", is_flag=True, help="Delete what an interrupted append left, and start over.")
 @click.option(
     "--repeated",
     type=click.Choice(["skip", "append"]),
-    help="Records with paths of samples: leave them out, or append them; by default, equal ones are left out.",
+    help="Records that DST has already: leave them out, or append them. By default, equal ones are left out, and "
+    "changed or moved ones are an error.",
 )
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="The same value as when the dataset was packed.")
@@ -267,9 +270,10 @@ def _pack_summary(report: PackReport) -> str:
 def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str | None, **options: Any) -> None:
     """Add images to a dataset, in new shards.
 
-    SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. Classes are matched
-    by name; new classes get the next numbers. The dataset can be read in the meantime. A resumed
-    training run uses the new samples from its next epoch on.
+    SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. --label, --column,
+    --label-type and --label-separator are by default as when DST was packed, if SRC has these columns.
+    Classes are matched by name; new classes get the next numbers. The dataset can be read in the
+    meantime. A resumed training run uses the new samples from its next epoch on.
     """
     from wds_tools.packing.append import append as append_one
 

@@ -62,6 +62,7 @@ class Account:
         attached: Role -> number of units that are parts of inputs, such as the captions of images.
         parts: How columns, arrays, files and so on are used.
         notes: Further facts that a user should know before packing.
+        options: What the user stated about the source, see `SourceOptions.stated`.
     """
 
     unit: str
@@ -71,6 +72,7 @@ class Account:
     attached: Counter[str] = field(default_factory=Counter)
     parts: list[Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
     _declared: dict[tuple[str, str], None] = field(default_factory=dict, repr=False, compare=False)
 
     def declare(self, kind: str, names: Iterable[str]) -> None:
@@ -118,6 +120,7 @@ class Account:
             skipped=earlier.skipped + self.skipped,
             parts=[*earlier.parts, *left_out],
             notes=[*earlier.notes, *self.notes],
+            options={**earlier.options, **{name: text for name, text in self.options.items() if name != "from"}},
         )
 
     @classmethod
@@ -136,6 +139,7 @@ class Account:
             self.attached + other.attached,
             list(dict.fromkeys([*self.parts, *other.parts])),
             list(dict.fromkeys([*self.notes, *other.notes])),
+            {**other.options, **self.options},
         )
 
     def lines(self) -> list[str]:
@@ -198,6 +202,7 @@ class Account:
                 for part in self.parts[:MAX_PARTS]
             ],
             "notes": notes,
+            **({"options": dict(self.options)} if self.options else {}),
         }
 
 
@@ -219,12 +224,14 @@ def from_json(raw: Any) -> Account:
             Part(part["kind"], part["name"], part.get("role", ""), part.get("reason", "")) for part in raw["parts"]
         ]
         skipped, attached = Counter(dict(raw["skipped"])), Counter(dict(raw.get("attached", {})))
-        account = Account(raw["unit"], raw["given"], raw["packed"], skipped, attached, parts, list(raw["notes"]))
+        counts = (raw["given"], raw["packed"], skipped, attached)
+        account = Account(raw["unit"], *counts, parts, list(raw["notes"]), dict(raw.get("options", {})))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"account is {str(raw)[:MAX_TEXT]!r}; expected the keys that the format specifies") from error
     texts = [account.unit, *skipped, *attached, *account.notes, *(text for part in parts for text in part)]
-    counts = [account.given, account.packed, *skipped.values(), *attached.values()]
-    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and 0 <= n < 2**63 for n in counts):
+    texts += [*account.options, *account.options.values()]
+    numbers = [account.given, account.packed, *skipped.values(), *attached.values()]
+    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
         raise ValueError("account has a value of a type other than the format specifies")
     if account.given != account.packed + skipped.total() + attached.total():
         raise ValueError(f"account has {account.given} given, which is not the sum of packed, skipped and attached")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import DestinationError, NotADatasetError, OptionError
+from wds_tools.errors import DestinationError, LabelError, NotADatasetError, OptionError, SourceError
 from wds_tools.format.class_notes import notes_on_similar
 from wds_tools.format.field_classes import DatasetClasses, check_same
-from wds_tools.format.label import Classes, LabelType
+from wds_tools.format.label import Classes, LabelType, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.recorded_source import is_source
+from wds_tools.options import available_cores
 from wds_tools.packing.config import AppendOptions, PackOptions
 from wds_tools.packing.destination import (
     APPENDED,
@@ -36,14 +38,16 @@ from wds_tools.packing.repeated_inputs import without_repeated
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes
 from wds_tools.packing.worker import ShardTask
 from wds_tools.reading.names import why_not_a_dataset
-from wds_tools.reading.opening import open_shards
-from wds_tools.reading.shardset import classes_of
+from wds_tools.reading.opening import join_sets, open_shards
+from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import Inputs
 from wds_tools.storage.lock import why_unfinished
 
+_FOLDERS = ("folder", "tar", "zip")  # formats in which folders are classes
+_OF_LABELS = ("label_type", "label_separator")
 _log = logging.getLogger("wds_tools")
 
 
@@ -55,7 +59,9 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing, except with
     ``repeated="append"``. A saved state of a loader stays valid: the new samples are included from its next epoch on.
 
-    `pack` describes the arguments that are not listed here.
+    `pack` describes the arguments that are not listed here. Where the dataset was packed with ``columns``,
+    ``label_type`` or ``label_separator``, they are used here too if the source has these columns and the argument is
+    omitted.
 
     Args:
         src: The source of the new samples, as for `pack`. Classes are matched by name; new classes get the next
@@ -65,9 +71,11 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         seed: Seed of the one-time shuffle of the new samples.
         fresh: Remove what an interrupted `append` left, for example because its source has changed, and start
             again. The dataset stays.
-        repeated: What becomes of records whose paths are those of samples of the dataset. By default some are
-            compared: equal records are left out, and records with other images are appended; if some are equal and
-            others have changed, it is an error. "skip" leaves all of them out, and "append" appends all of them.
+        repeated: What becomes of records that the dataset has already. By default, records with the path of a sample
+            are left out. The labels of all of them, and the content of some, are compared: if all have other images,
+            they are appended; if some have changed, it is an error. It is also an error if the image of a sample is
+            now at another path, as after files were moved or rows inserted. "skip" leaves out the records with a path
+            of the dataset; after such a move, those with an image of the dataset. "append" appends all.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
 
@@ -75,8 +83,9 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         A report on the whole dataset; ``packed`` counts only the new samples.
 
     Raises:
-        OptionError: An invalid argument; options or labels that do not match the dataset, such as classes without
-            names where the dataset has names; or ``dst`` is a URL.
+        OptionError: An invalid argument; options, columns or labels that do not match the dataset, such as classes
+            without names where the dataset has names; some records are in the dataset already, see ``repeated``; or
+            ``dst`` is a URL.
         SourceError: ``src`` contains nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
             packed.
         NotADatasetError: ``dst`` is not a packed dataset.
@@ -96,8 +105,8 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     shards, plan = open_shards(dst), plan_listing(source, listing, options)
     is_appended = given.repeated is None and any(is_source(part, plan.source) for part in parts)
     if not is_appended:
-        compared = ShardTask(0, 0, (), listing.classes, source, dst, options.policy, threads=1)
-        left = without_repeated(listing, source, shards, compared, given.repeated)
+        compared = ShardTask(0, 0, (), listing.classes, source, dst, options.policy, available_cores())
+        left = without_repeated(listing, source, _with_other_shares(shards, dst), compared, given.repeated)
         if left is not listing:
             listing = left
             plan = plan_listing(source, listing, options) if listing.inputs else plan
@@ -165,13 +174,23 @@ def _read_dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
 
 def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) -> tuple[Source, Listing]:
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
-    source = open_input(src, dst, options)
-    listing = list_inputs(source, options.progress)
+    stated = onto.account.options if onto.account else {}
+    source, listing = _list_as_stated(src, dst, options, stated)
+    same_way = "append samples that are labelled in the same way"
+    if shown := _shown({name: stated[name] for name in stated if name in (*source.roles, "from", *_OF_LABELS)}):
+        same_way += f"; {dst} was packed with {shown}"
     is_several = Inputs.of(listing.inputs).have_several_labels
     if is_several != (LABELS in onto.fields):
         raise OptionError(
             f"the samples of {src if is_several else dst} have several labels each, those of "
-            f"{dst if is_several else src} do not: append samples that are labelled in the same way"
+            f"{dst if is_several else src} do not: {same_way}"
+        )
+    known = [*onto.classes, *(onto.field_classes[LABELS].names if LABELS in onto.field_classes else ())]
+    new_classes = [name for name in listing.label_classes if name not in known]
+    if new_classes and "classes" in stated and options.names is None:
+        raise OptionError(
+            f"{dst} was packed with --classes, which renamed the classes of its source, and {quoted(new_classes)} of "
+            f"{src} are not among these names: pass --classes (classes=) again, with the names of all classes of {src}"
         )
     if (several := onto.field_classes.get(LABELS)) and LABELS in listing.field_classes:
         listing = listing.with_classes(Classes(several.names).united(listing.label_classes)[0])
@@ -185,7 +204,9 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     old = _labels_of(onto.has_labels or is_several, onto.classes)
     new = _labels_of(listing.has_labels, listing.classes)
     if old != new:
-        raise OptionError(f"{dst} has {old}, and {src} has {new}: append samples that are labelled in the same way")
+        unnamed = listing.has_labels and not listing.classes
+        by_number = ", or name the class numbers with --classes (classes=)" if unnamed else ""
+        raise OptionError(f"{dst} has {old}, and {src} has {new}: {same_way}{by_number}")
     if listing.classes == onto.classes:
         return source, listing
     union, _ = Classes(onto.classes).united(listing.classes)
@@ -193,6 +214,60 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     listing.account.notes += notes
     show_notes(source, notes)
     return source, listing.with_classes(union)
+
+
+def _list_as_stated(src: Any, dst: Path, options: PackOptions, stated: Mapping[str, str]) -> tuple[Source, Listing]:
+    """Open and list a source with what the user stated about the source of the dataset, as far as it has that.
+
+    Class folders have no columns, so they are listed without.
+    """
+    source = open_input(src, dst, options)
+    given = options.columns or {}
+    columns = {role: stated[role] for role in source.roles if role in stated and role not in given}
+    of_labels: dict[str, Any] = {name: stated.get(name) for name in _OF_LABELS if getattr(options, name) is None}
+    same = replace(options, columns={**columns, **given}, **of_labels)
+    problem = ""
+    if same.source != options.source:
+        try:
+            source = open_input(src, dst, same)
+            return source, list_inputs(source, options.progress)
+        except (LabelError, OptionError, SourceError) as error:
+            problem = str(error)
+        source = open_input(src, dst, options)
+    listing = list_inputs(source, options.progress)
+    for part in listing.account.parts:
+        role, name = part.role, part.name
+        if name != columns.get(role, name):
+            raise OptionError(
+                f"{dst} was packed with {_shown({role: columns[role]})}, and {problem}: pass --column {role}={name} "
+                f"(columns={{{role!r}: {name!r}}}) if this is the {role} in {src}"
+            )
+    kind = stated.get("from")
+    if kind in _FOLDERS and options.kind is None and source.unit == "file" and source.kind not in _FOLDERS:
+        raise OptionError(
+            f"{dst} was packed with --from {kind}, and {src} is read as {source.kind}: pass --from {kind} "
+            f"(kind={kind!r}), or --from {source.kind} to use its annotations"
+        )
+    return source, listing
+
+
+def _shown(stated: Mapping[str, str]) -> str:
+    """Return what the user stated as options of the command line."""
+    names = {"from": "--from ", "label_type": "--label-type ", "label_separator": "--label-separator "}
+    return " ".join(names.get(name, f"--column {name}=") + shlex.quote(text) for name, text in stated.items())
+
+
+def _is_share(manifest: Manifest | None) -> bool:
+    """Return whether `pack_splits` drew the samples of a dataset at random."""
+    return manifest is not None and manifest.account is not None and "share" in manifest.account.options
+
+
+def _with_other_shares(shards: ShardSet, dst: Path) -> ShardSet:
+    """Return the shards of a dataset, followed by the other shares of its source, which are in folders next to it."""
+    here = dst.resolve()
+    paths = sorted(here.parent.glob(f"*/{MANIFEST_NAME}")) if _is_share(shards.manifest) else []
+    others = [path.parent for path in paths if path.parent != here and _is_share(read_manifest(path.parent))]
+    return join_sets([shards, *map(open_shards, others)]) if others else shards
 
 
 def _labels_of(has_labels: bool, classes: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ class CommonOptions:
     label_type: LabelType | None = None
     label_separator: str | None = None
     encoding: str | None = None
+    classes: str | Path | Sequence[str] | None = None
     shard_bytes: int | str | None = None
     seed: int = 0
     workers: int | None = None
@@ -61,7 +62,6 @@ class NewDatasetOptions(CommonOptions):
 
     _: KW_ONLY
     shard_bytes: int | str = "1GB"
-    classes: str | Path | Sequence[str] | None = None
     dry_run: bool = False
     verify_pixels: bool = False
     spool: str | Path | None = None

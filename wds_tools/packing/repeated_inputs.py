@@ -1,11 +1,12 @@
-"""Which inputs of `append` are in the dataset already: by their paths, and by the content of some of them."""
+"""Which inputs of `append` are in the dataset already: by paths and labels of all, and by the content of some."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import xxhash
@@ -13,21 +14,26 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import DecodeError, OptionError, SourceError
 from wds_tools.format import image_header
-from wds_tools.format.index import ABSENT
+from wds_tools.format.index import ABSENT, NO_LABEL, Index
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_rgb
 from wds_tools.packing.config import Repeated
+from wds_tools.packing.plan import labels_field
 from wds_tools.packing.run import show_notes
-from wds_tools.packing.worker import ShardTask, make_sample
+from wds_tools.packing.worker import ShardTask, encode_calls
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import counted
 
-_COMPARED = 64  # inputs whose content is compared
+_COMPARED = 64  # inputs whose content is compared, of each kind
 _PROBED = 8  # inputs that are read to see whether an entry of the source replaces the path
 _SAME = 2.0  # mean difference of pixels: another version of the JPEG encoder may have packed them
+_HASHES = np.dtype([("path", np.uint64), ("name", np.uint64)])  # of a path, and of what follows its last slash
+_NO_LABEL = -1
+_LABEL_STEP = np.uint64(0x9E3779B97F4A7C15)  # an odd number, so that a path with another label has another hash
 
 
 def without_repeated(
@@ -36,27 +42,48 @@ def without_repeated(
     """Return a listing without the inputs that a dataset has already.
 
     They have the path of a stored sample. If nothing else is the same in those that are compared, they are other
-    inputs, and stay; if everything is the same, they are left out. ``repeated`` decides without a comparison.
+    inputs, and stay; if everything is the same, they are left out. ``repeated`` decides where that is not clear.
 
     Raises:
-        OptionError: Some are the same, and some differ, for example in their labels.
+        OptionError: Some are the same, and some differ, for example in their labels; or the images of samples are at
+            other paths now.
     """
     if repeated == "append":
         return listing
     inputs = Inputs.of(listing.inputs)
-    stored, new = _stored_hashes(shards), _hashes(_paths(inputs, source))
-    is_stored = np.isin(new, stored)
-    rows = np.flatnonzero(is_stored)
+    stored = _Stored(shards)
+    comparison = _Comparison(inputs, _paths(inputs, source), stored, task)
+    rows, relations = np.flatnonzero(comparison.is_repeated), comparison.of_some()
+    differences = [(inputs[row].path, field) for row, field in relations.items() if isinstance(field, str) and field]
+    moved = {row: sample for row, sample in relations.items() if isinstance(sample, int)}
+    is_same_source = "" in relations.values()
+    remedy = "pass --repeated append (repeated='append') to append them again"
+    if moved:
+        row, sample = next(iter(moved.items()))
+        example = f"such as {inputs[row].path!r}, which has the image of the sample {stored.path_of(sample)!r}"
+        if not is_same_source and len({*moved.values()}) == 1 < len(relations):
+            _noted(listing, source, f"a record has an image of the dataset, and is appended: {example}")
+        elif repeated is None:
+            raise OptionError(
+                f"{shown_path(source.name)} has images of the dataset at other paths, as after files were moved or "
+                f"rows inserted: {len(moved)} of {len(relations)} records that were compared, {example}. Pass "
+                "--repeated skip (repeated='skip') to append only records whose images the dataset does not have, or "
+                "--repeated append to append all as new samples; to correct samples, pack the dataset again"
+            )
+        else:
+            kept = comparison.with_new_images()
+            known = f"{counted(len(inputs) - len(kept), 'record')} with an image of the dataset"
+            return _noted(_chosen(listing, inputs, kept), source, f"{known}: left out; {remedy}")
     if not len(rows):
         return listing
     example = inputs[int(rows[0])].path
-    known = f"{counted(len(rows), 'record')} with the path of a sample of the dataset, such as {example!r}"
+    dataset = "the dataset" if len(shards.class_lists) == 1 else "the dataset and the other shares of its source"
+    known = f"{counted(len(rows), 'record')} with the path of a sample of {dataset}, such as {example!r}"
     if repeated is None:
-        same, differences = _compared(inputs, rows, new, stored, shards, task)
-        if differences and not same and {field for _, field in differences} == {"image"}:
+        if differences and not is_same_source and {field for _, field in differences} == {"image"}:
             return _noted(listing, source, f"{known}: their images are other ones, so they are appended")
-        if (more := _repeated_more(new[rows], stored)) is not None:
-            differences.append((inputs[int(rows[more])].path, "number of records"))
+        if (more := comparison.repeated_more()) is not None:
+            differences.append((inputs[more].path, "number of records"))
         if differences:
             path, field = min(differences, key=lambda difference: difference[1] == "image")
             raise OptionError(
@@ -64,10 +91,14 @@ def without_repeated(
                 f"skip (repeated='skip') to append only the {len(inputs) - len(rows):,} others, or --repeated append "
                 "to append all as new samples; to replace samples, pack the dataset again"
             )
-    note = f"{known}: left out; pass --repeated append (repeated='append') to append them again"
-    kept = inputs.chosen(np.flatnonzero(~is_stored))
-    account = listing.account.of_part(len(kept), (skip.reason for skip in listing.skipped))
-    return _noted(replace(listing, inputs=kept, account=account), source, note)
+    kept = np.flatnonzero(~comparison.is_repeated)
+    return _noted(_chosen(listing, inputs, kept), source, f"{known}: left out; {remedy}")
+
+
+def _chosen(listing: Listing, inputs: Inputs, rows: NDArray[np.int64]) -> Listing:
+    """Return a listing with only some inputs."""
+    account = listing.account.of_part(len(rows), (skip.reason for skip in listing.skipped))
+    return replace(listing, inputs=inputs.chosen(rows), account=account)
 
 
 def _noted(listing: Listing, source: Source, note: str) -> Listing:
@@ -91,24 +122,91 @@ def _path(entry: Input, source: Source) -> str:
     return entry.path
 
 
-def _hashes(paths: Iterator[str]) -> NDArray[np.uint64]:
-    """Return a hash of each path: uint64 [n]."""
-    return np.fromiter((xxhash.xxh3_64_intdigest(path.encode("utf-8", "surrogatepass")) for path in paths), np.uint64)
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
-def _stored_hashes(shards: ShardSet) -> NDArray[np.uint64]:
-    """Return the hash of the path of each sample: uint64 [samples], 0 without one."""
-    parts = []
-    for shard, entry in enumerate(shards.entries):
-        hashes = np.zeros(entry.samples, np.uint64)
-        if (columns := shards.index(shard, keep=False).fields.get("json")) is not None:
-            present = np.flatnonzero(columns.offset != ABSENT)
-            starts, sizes = columns.offset[present].tolist(), columns.size[present].tolist()
-            ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-            facts = map(_entries, shards.fetch(shard, ranges))
-            hashes[present] = _hashes(str(entries.get("path", "")) for entries in facts)
-        parts.append(hashes)
-    return np.concatenate(parts)
+def _hashes(paths: Iterable[str]) -> NDArray[np.void]:
+    """Return `_HASHES` of paths: [n]."""
+    return np.fromiter(((_hash(path), _hash(path.rpartition("/")[2])) for path in paths), _HASHES)
+
+
+class _Lookup:
+    """Finds the positions of a value."""
+
+    def __init__(self, values: NDArray[np.uint64]) -> None:
+        self._order = np.argsort(values, kind="stable")
+        self._sorted = values[self._order]
+
+    def find(self, value: int | np.uint64) -> NDArray[np.int64]:
+        """Return the positions, ascending: int64 [k]."""
+        start, stop = (int(np.searchsorted(self._sorted, np.uint64(value), side)) for side in ("left", "right"))
+        return self._order[start:stop]
+
+
+class _Stored:
+    """The n samples of a dataset.
+
+    Attributes:
+        hashes: `_HASHES` [n], of their paths; 0 without one.
+        labels: uint64 [n], their class numbers, or hashes of several.
+        images: uint64 [n], hashes of their images.
+    """
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._shards = shards
+        self._firsts = np.concatenate([[0], np.cumsum([entry.samples for entry in shards.entries])])
+        self.hashes = np.zeros(self._firsts[-1], _HASHES)
+        self.labels, self.images = (np.zeros(len(self.hashes), np.uint64) for _ in range(2))
+        for shard in range(len(shards.entries)):
+            index, start = shards.index(shard, keep=False), int(self._firsts[shard])
+            part = slice(start, start + len(index))
+            self.labels[part], self.images[part] = _labels_of(index), _images_of(index)
+            if (columns := index.fields.get("json")) is not None:
+                present = np.flatnonzero(columns.offset != ABSENT)
+                starts, sizes = columns.offset[present].tolist(), columns.size[present].tolist()
+                ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+                facts = map(_entries, shards.fetch(shard, ranges))
+                self.hashes[start + present] = _hashes(str(entries.get("path", "")) for entries in facts)
+        self._by_path, self._by_image = _Lookup(self.hashes["path"]), _Lookup(self.images)
+
+    def with_path(self, path: np.uint64) -> NDArray[np.int64]:
+        """Return the samples with the path of this hash: int64 [k]."""
+        return self._by_path.find(path)
+
+    def with_image(self, fields: dict[str, bytes]) -> NDArray[np.int64]:
+        """Return the samples with the image of an encoded sample: int64 [k]."""
+        return self._by_image.find(xxhash.xxh3_64_intdigest(fields[_image_field(fields)]))
+
+    def fields_of(self, sample: int) -> dict[str, bytes]:
+        """Return the fields of a sample."""
+        shard = int(np.searchsorted(self._firsts, sample, side="right")) - 1
+        row, index = sample - int(self._firsts[shard]), self._shards.index(shard)
+        columns = {name: part for name, part in index.fields.items() if part.offset[row] != ABSENT}
+        ranges = [(int(part.offset[row]), int(part.offset[row] + part.size[row])) for part in columns.values()]
+        return {name: bytes(data) for name, data in zip(columns, self._shards.fetch(shard, ranges), strict=True)}
+
+    def path_of(self, sample: int) -> str:
+        """Return the path of a sample."""
+        return str(_entries(self.fields_of(sample).get("json", b"")).get("path", ""))
+
+
+def _labels_of(index: Index) -> NDArray[np.uint64]:
+    if (several := index.fields.get(LABELS)) is not None:
+        return several.xxh3
+    return np.where(index.label == NO_LABEL, _NO_LABEL, index.label).view(np.uint64)
+
+
+def _images_of(index: Index) -> NDArray[np.uint64]:
+    images = np.zeros(len(index), np.uint64)
+    for name in reversed([name for name in IMAGE_FIELDS if name in index.fields]):
+        present = index.fields[name].offset != ABSENT
+        images[present] = index.fields[name].xxh3[present]
+    return images
+
+
+def _image_field(fields: dict[str, bytes]) -> str:
+    return next(name for name in IMAGE_FIELDS if name in fields)
 
 
 def _entries(data: bytes | memoryview) -> dict[str, object]:
@@ -118,56 +216,90 @@ def _entries(data: bytes | memoryview) -> dict[str, object]:
     return {}
 
 
-def _repeated_more(new: NDArray[np.uint64], stored: NDArray[np.uint64]) -> int | None:
-    """Return the first of the new inputs whose path more of them have than samples; None if there is none."""
-    hashes, first, counts = np.unique(new, return_index=True, return_counts=True)
-    ordered = np.sort(stored)
-    more = counts > np.searchsorted(ordered, hashes, "right") - np.searchsorted(ordered, hashes, "left")
-    return int(first[more].min()) if more.any() else None
+class _Comparison:
+    """Inputs, compared with the samples of a dataset.
 
-
-def _compared(
-    inputs: Inputs,
-    rows: NDArray[np.int64],
-    new: NDArray[np.uint64],
-    stored: NDArray[np.uint64],
-    shards: ShardSet,
-    task: ShardTask,
-) -> tuple[int, list[tuple[str, str]]]:
-    """Compare some inputs with the samples that have their paths.
-
-    Returns:
-        How many are equal to a sample; and the paths of the others, each with a field that differs.
+    Attributes:
+        is_repeated: bool [n], whether an input has the path of a sample.
     """
-    firsts = np.concatenate([[0], np.cumsum([entry.samples for entry in shards.entries])])
-    same, different = 0, list[tuple[str, str]]()
-    for row in rows[np.unique(np.linspace(0, len(rows) - 1, _COMPARED).astype(np.int64))].tolist():
-        entry = inputs[row]
-        try:
-            fields = make_sample(task, 0, entry)[0].fields
-        except (SourceError, DecodeError):
-            continue  # it cannot be packed
-        differences = []
-        for sample in np.flatnonzero(stored == new[row]).tolist():
-            shard = int(np.searchsorted(firsts, sample, side="right")) - 1
-            differences.append(_difference(fields, _fields_of(shards, shard, sample - int(firsts[shard]))))
+
+    def __init__(self, inputs: Inputs, paths: Iterable[str], stored: _Stored, task: ShardTask) -> None:
+        self._inputs, self._stored, self._task = inputs, stored, task
+        self._new = _hashes(paths)
+        self.is_repeated = np.isin(self._new["path"], stored.hashes["path"])
+        self._is_gone = ~np.isin(stored.hashes["path"], self._new["path"])  # samples whose paths no input has
+
+    @cached_property
+    def _labels(self) -> NDArray[np.uint64]:
+        if not self._inputs.have_several_labels:
+            return self._inputs.numbers("label").view(np.uint64)
+        hashes = (xxhash.xxh3_64_intdigest(labels_field(entry.labels or ())) for entry in self._inputs)
+        return np.fromiter(hashes, np.uint64)
+
+    def of_some(self) -> dict[int, str | int | None]:
+        """Compare the content of some inputs: of those with the path of a sample, and of these with another label.
+
+        If paths of samples are gone, also of the others, and of those with the name of a file that is gone.
+
+        Returns:
+            Relations by row, see `_relation`.
+        """
+        rows, stored = np.flatnonzero(self.is_repeated), self._stored
+        pairs = self._new["path"] ^ self._labels * _LABEL_STEP
+        groups = [rows, rows[~np.isin(pairs[rows], stored.hashes["path"] ^ stored.labels * _LABEL_STEP)]]
+        if self._is_gone.any():
+            others = np.flatnonzero(~self.is_repeated)
+            groups += [others, others[np.isin(self._new["name"][others], stored.hashes["name"][self._is_gone])]]
+        some = [rows[np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED)).astype(np.int64)] for rows in groups]
+        return {row: self._relation(row, fields) for row, fields in self._encoded(np.unique(np.concatenate(some)))}
+
+    def with_new_images(self) -> NDArray[np.int64]:
+        """Return the inputs whose images the dataset does not have, or that cannot be packed: int64 [k]."""
+        is_new = np.ones(len(self._inputs), np.bool_)
+        for row, fields in self._encoded(np.arange(len(is_new))):
+            is_new[row] = self._relation(row, fields) in (None, "image") and not len(self._stored.with_image(fields))
+        return np.flatnonzero(is_new)
+
+    def repeated_more(self) -> int | None:
+        """Return the first of the inputs whose path more of them have than samples; None if there is none."""
+        rows = np.flatnonzero(self.is_repeated)
+        hashes, first, counts = np.unique(self._new["path"][rows], return_index=True, return_counts=True)
+        ordered = np.sort(self._stored.hashes["path"])
+        more = counts > np.searchsorted(ordered, hashes, "right") - np.searchsorted(ordered, hashes, "left")
+        return int(rows[first[more].min()]) if more.any() else None
+
+    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Yield inputs, each with the fields that it will have; not those that cannot be packed."""
+        with closing(encode_calls(replace(self._task, inputs=tuple(self._inputs.chosen(rows))))) as calls:
+            for row, (_, encode) in zip(rows.tolist(), calls, strict=True):
+                try:
+                    fields = dict(encode()[0].fields)
+                except (SourceError, DecodeError):
+                    continue
+                yield row, fields
+
+    def _relation(self, row: int, fields: dict[str, bytes]) -> str | int | None:
+        """Compare an input with the samples that have its path.
+
+        Returns:
+            "" if it is equal to one of them; the name of a field that differs, "image" for the image; a sample with
+            another path that has its image; or None if it is new.
+        """
+        samples = self._stored.with_path(self._new["path"][row]).tolist()
+        differences = [_difference(fields, self._stored.fields_of(sample)) for sample in samples]
         if None in differences:
-            same += 1
-        else:
-            different.append((entry.path, min(filter(None, differences), key=lambda field: field == "image")))
-    return same, different
-
-
-def _fields_of(shards: ShardSet, shard: int, row: int) -> dict[str, bytes]:
-    """Return the fields of a stored sample."""
-    columns = {name: part for name, part in shards.index(shard).fields.items() if part.offset[row] != ABSENT}
-    ranges = [(int(part.offset[row]), int(part.offset[row] + part.size[row])) for part in columns.values()]
-    return {name: bytes(data) for name, data in zip(columns, shards.fetch(shard, ranges), strict=True)}
+            return ""
+        field = min(filter(None, differences), key=lambda field: field == "image", default=None)
+        if field in (None, "image"):
+            same_image = self._stored.with_image(fields)
+            same_image = same_image if samples else same_image[self._is_gone[same_image]]
+            return int(same_image[0]) if len(same_image) else field
+        return field
 
 
 def _difference(new: dict[str, bytes], old: dict[str, bytes]) -> str | None:
     """Return a field in which a new sample differs from a stored one, "image" for its image; None for the same."""
-    image = next(name for name in IMAGE_FIELDS if name in new)
+    image = _image_field(new)
     if image not in old or not _are_same_pixels(new[image], old[image]):
         return "image"
     entries, stored = _entries(new.get("json", b"")), _entries(old.get("json", b""))

@@ -168,6 +168,7 @@ def draw_splits(
             )
         skipped = listing.skipped if position == 0 else []
         account = listing.account.of_part(len(inputs), (skip.reason for skip in skipped))
+        account.options = {**account.options, "share": name}  # `append` leaves out the records of other shares
         parts[name] = replace(listing, inputs=inputs, skipped=skipped, account=account)
     if cluster is not None:
         _warn_of_shares(parts, shares)

@@ -253,4 +253,5 @@ def _raw_account(account: Account) -> dict[str, Any]:
         "attached": dict(account.attached),
         "parts": [part._asdict() for part in account.parts],
         "notes": account.notes,
+        "options": dict(account.options),
     }

@@ -81,7 +81,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     skipped = []
     remarks: Counter[str] = Counter()
     try:
-        with ShardFile(task.folder / name) as shard, closing(_encode_calls(task)) as calls:
+        with ShardFile(task.folder / name) as shard, closing(encode_calls(task)) as calls:
             for entry, encode in calls:
                 try:
                     sample, image, label, noted = encode()
@@ -106,7 +106,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
 def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
     """Encode the samples of a task without writing them, and yield the inputs that cannot be packed."""
-    with closing(_encode_calls(task)) as calls:
+    with closing(encode_calls(task)) as calls:
         for entry, encode in calls:
             try:
                 encode()
@@ -119,7 +119,7 @@ _EncodedSample = tuple[Sample, Encoded, int | None, tuple[str, ...]]
 _EncodeCall = Callable[[], _EncodedSample]
 
 
-def _encode_calls(task: ShardTask) -> Generator[tuple[Input, _EncodeCall], None, None]:
+def encode_calls(task: ShardTask) -> Generator[tuple[Input, _EncodeCall], None, None]:
     """Yield each input in order, with a function that returns its encoded sample. Threads encode samples ahead."""
     numbered = enumerate(task.inputs, task.start)
     if task.threads == 1:

@@ -180,6 +180,12 @@ class SourceOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
     kind: str | None = None
 
+    @property
+    def stated(self) -> dict[str, str]:
+        """What decides which samples a source has, if the user states it, by name: for `Account.options`."""
+        given = {"from": self.kind, "label_type": self.label_type, "label_separator": self.label_separator}
+        return {name: text for name, text in {**given, **self.columns}.items() if text is not None}
+
 
 class Collector(Listing):
     """A listing while it is collected: its inputs have no labels yet, and its classes are those that the source names.
@@ -195,7 +201,7 @@ class Collector(Listing):
     inputs: Inputs
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
-        super().__init__(Inputs(), [], (), Account(unit))
+        super().__init__(Inputs(), [], (), Account(unit, options=options.stated))
         self.where = where
         self.numbered_by = "list"
         self.are_numbers = False  # whether the type of the labels says that they are class numbers
@@ -265,6 +271,8 @@ class Collector(Listing):
             reason = f"; the first, {self.skipped[0].path!r}: {self.skipped[0].reason}" if self.skipped else ""
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += numbered.notes
+        if given and not {*self.classes} <= {*given}:
+            self.account.options["classes"] = "renamed"
         if not has_label.any() and self._options.label_separator is not None:
             self.account.notes.append("--label-separator (label_separator=) has no effect, because there is no label")
         for place, listed in self.field_classes.items():
