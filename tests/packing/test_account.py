@@ -110,7 +110,7 @@ def test_append_and_reshard_print_the_account_of_what_they_read(
     if tool == "append":
         dst = Path(shutil.copytree(few, tmp_path / "dst"))
         more = renamed(untidy, tmp_path / "more")
-        done = preloaded.command("append", more, dst, "--images", "crop-ready")
+        done = preloaded.command("append", more, dst, "--images", "crop-ready", "--repeated", "append")
         assert done.stderr.splitlines()[0] == f"{more}: 6 images, 2 classes (cat, fig)"
         assert "skipped: 3 files" in done.stderr
     else:
@@ -261,7 +261,7 @@ def renamed(folder: Path, copy: Path) -> Path:
 def test_append_adds_the_accounts(untidy: Path, table: Path, tmp_path: Path) -> None:
     wt.pack(untidy, tmp_path / "dst", **OPTIONS)
     more = renamed(untidy, tmp_path / "more")
-    report = wt.append(more, tmp_path / "dst", **OPTIONS)
+    report = wt.append(more, tmp_path / "dst", repeated="append", **OPTIONS)
     assert (report.account.given, report.account.packed) == (9, 6)  # of what was appended
     account = manifest_of(tmp_path / "dst").account
     assert (account.unit, account.given, account.packed, account.skipped["is empty"]) == ("file", 18, 12, 4)
@@ -325,7 +325,8 @@ def test_a_dataset_without_an_account_is_still_the_same_dataset(untidy: Path, tm
 def test_what_is_appended_to_a_dataset_without_an_account_is_accounted_for(untidy: Path, tmp_path: Path) -> None:
     wt.pack(untidy, tmp_path / "dst", **OPTIONS)
     without_account(tmp_path / "dst")
-    account = wt.append(renamed(untidy, tmp_path / "more"), tmp_path / "dst", **OPTIONS).manifest.account
+    more = renamed(untidy, tmp_path / "more")
+    account = wt.append(more, tmp_path / "dst", repeated="append", **OPTIONS).manifest.account
     assert (account.given, account.packed, account.skipped.total()) == (6 + 9, 12, 3)
     assert "6 samples" in account.notes[0]
 

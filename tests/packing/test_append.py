@@ -416,3 +416,194 @@ def test_more_records_of_an_image_than_before_are_an_error(tmp_path):
     pd.DataFrame([*rows, {"image": "a.jpg", "caption": "a lake"}]).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(OptionError, match="--repeated skip"):
         wt.append(tmp_path / "t.csv", tmp_path / "dst", kind="table", workers=1)
+
+
+def write_rows(path, photos, **columns):
+    """Write a table of images and the images next to it, or both in one Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pd.DataFrame({"image": [photo.data for photo in photos], **columns}).to_parquet(path)
+        return path
+    for photo in photos:
+        (path.parent / f"{photo.name}.jpg").write_bytes(photo.data)
+    pd.DataFrame({"path": [f"{photo.name}.jpg" for photo in photos], **columns}).to_csv(path, index=False)
+    return path
+
+
+def labels_of(dataset):
+    """Return the class name of each image, None without a label."""
+    return {image_of(sample): json.loads(sample["json"]).get("class") for sample in samples_of(dataset)}
+
+
+KINDS, SPECIES = ["bird", "beast"], ["wren", "owl"]
+
+
+def test_labels_are_those_of_the_column_that_was_stated_when_packing(tmp_path):
+    """Column ``label`` is the default; class folders have no columns."""
+    photos, dst = photos_of(12), tmp_path / "dst"
+    both = {"label": KINDS, "species": SPECIES}
+    wt.pack(write_rows(tmp_path / "a.csv", photos[:2], **both), dst, columns={"label": "species"}, **KEEP)
+    for number, name in enumerate(("b.csv", "c.parquet"), 1):
+        wt.append(write_rows(tmp_path / name[0] / name, photos[2 * number : 2 * number + 2], **both), dst, **KEEP)
+    for photo, folder in zip(photos[6:8], SPECIES, strict=True):
+        (tmp_path / "folders" / folder).mkdir(parents=True)
+        (tmp_path / "folders" / folder / "1.jpg").write_bytes(photo.data)
+    assert wt.append(tmp_path / "folders", dst, **KEEP).manifest.classes == ("owl", "wren")
+    assert labels_of(dst) == {photo.data: SPECIES[number % 2] for number, photo in enumerate(photos[:8])}
+    wt.reshard(dst, tmp_path / "again", workers=1)
+    other = write_rows(tmp_path / "d" / "d.csv", photos[8:10], label=KINDS)
+    for dataset in (dst, tmp_path / "again"):
+        before = contents(dataset)
+        message = r"was packed with --column label=species, and .*no 'species'.*: pass --column label=label \(columns="
+        with pytest.raises(OptionError, match=message):
+            wt.append(other, dataset, **KEEP)
+        assert contents(dataset) == before
+    assert wt.append(other, dst, columns={"label": "label"}, **KEEP).manifest.classes == ("owl", "wren", *sorted(KINDS))
+    plain = write_rows(tmp_path / "e" / "e.csv", photos[10:], size=[3, 4])
+    with pytest.raises(OptionError, match=r"no labels: .*; .*dst was packed with --column label=species"):
+        wt.append(plain, dst, **KEEP)
+
+
+@pytest.mark.parametrize(
+    ("stated", "labels", "expected"),
+    [
+        ({"columns": {"label": ""}}, KINDS, [None, None]),
+        ({"label_type": "name"}, [7, 8], ["7", "8"]),
+        ({"label_separator": "|"}, ["b", "a"], [[1], [0]]),
+        ({"columns": {"image": "right"}}, KINDS, KINDS),
+    ],
+    ids=["none", "type", "separator", "image"],
+)
+def test_labels_and_images_are_read_as_was_stated_when_packing(tmp_path, stated, labels, expected):
+    """Each row has two images: column ``path`` is the default."""
+    photos = photos_of(8)
+    for name, some in (("a", photos[:4]), ("b", photos[4:])):
+        for photo in (folder := tmp_path / name) and some[1::2]:
+            folder.mkdir(exist_ok=True)
+            (folder / f"{photo.name}.jpg").write_bytes(photo.data)
+        column = ["a|b", "b"] if name == "a" and "label_separator" in stated else labels
+        write_rows(folder / "t.csv", some[::2], label=column, right=[f"{photo.name}.jpg" for photo in some[1::2]])
+    wt.pack(tmp_path / "a" / "t.csv", tmp_path / "dst", kind="table", **stated, **KEEP)
+    wt.append(tmp_path / "b" / "t.csv", tmp_path / "dst", kind="table", **KEEP)
+    images = photos[5::2] if stated == {"columns": {"image": "right"}} else photos[4::2]
+    stored = {image_of(sample): sample for sample in samples_of(tmp_path / "dst")}
+    appended = [stored[photo.data] for photo in images]
+    if "label_separator" in stated:
+        assert [json.loads(sample["labels.json"]) for sample in appended] == expected
+    else:
+        assert [json.loads(sample["json"]).get("class") for sample in appended] == expected
+
+
+def test_classes_that_were_named_or_renamed_must_be_named_again(tmp_path):
+    photos, names = photos_of(8), {"classes": ["tench", "shark"], **KEEP}
+    numbers = [write_rows(tmp_path / name / "t.csv", photos[:2], label=[0, 1]) for name in "ab"]
+    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["n01", "n02"]}}}}
+    typed = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, part in zip(typed, (photos[:2], photos[2:4]), strict=True):
+        table = pa.table({"image": [photo.data for photo in part], "label": [0, 1]})
+        pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), path)
+    for (first, second), message in (
+        (numbers, r"labels without class names: .* or name the class numbers with --classes"),
+        (typed, r"packed with --classes, which renamed .*'n01', 'n02' of .*: pass --classes \(classes=\) again"),
+    ):
+        dst = tmp_path / f"onto-{first.name}"
+        wt.pack(first, dst, **names)
+        with pytest.raises(OptionError, match=message):
+            wt.append(second, dst, **KEEP)
+        assert wt.append(second, dst, repeated="append", **names).manifest.classes == ("tench", "shark")
+    wt.pack(write_folder(tmp_path / "old", photos[:3]), tmp_path / "dst", classes=CLASSES[::-1], **KEEP)
+    new = write_folder(tmp_path / "new", photos[6:])
+    (new / CLASSES[0]).rename(new / "lake")  # the classes were only put in order
+    assert wt.append(new, tmp_path / "dst", **KEEP).manifest.classes == (*CLASSES[::-1], "lake")
+
+
+def test_annotations_in_a_folder_are_an_error_where_only_folders_were_stated(tmp_path):
+    photos, dst = photos_of(6), tmp_path / "dst"
+    first, second = (write_folder(tmp_path / name, part) for name, part in (("a", photos[:3]), ("b", photos[3:])))
+    wt.pack(first, dst, kind="folder", **KEEP)
+    image = min(second.glob("*/*.jpg")).relative_to(second).as_posix()
+    coco = {
+        "images": [{"id": 1, "file_name": image, "width": 48, "height": 48}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9]}],
+        "categories": [{"id": 1, "name": "lake"}],
+    }
+    (second / "instances.json").write_text(json.dumps(coco))
+    with pytest.raises(OptionError, match=r"packed with --from folder, and .* is read as coco: pass --from folder"):
+        wt.append(second, dst, **KEEP)
+    assert wt.append(second, dst, kind="folder", **KEEP).packed == 3
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_corrected_label_among_many_records_is_noticed(tmp_path, several):
+    photos = photos_of(10) * 20
+    labels = ["fig;pea" if several else f"{number % 5} peas" for number in range(len(photos))]
+    options = {"label_separator": ";" if several else None, **KEEP}
+
+    def write(labels):
+        return write_rows(tmp_path / "t.parquet", photos[: len(labels)], label=labels)
+
+    wt.pack(write(labels[:-1]), tmp_path / "dst", **options)
+    for row in (10, 158):
+        changed = [*labels[:row], "pea" if several else labels[row + 1], *labels[row + 1 :]]
+        with pytest.raises(OptionError, match=f"some have changed .* of 't.parquet#{row}'"):
+            wt.append(write(changed), tmp_path / "dst", **options)
+    labels[-1] = "a bean"  # the first class of the new table, so the others have other numbers there
+    assert wt.append(write(labels), tmp_path / "dst", **options).packed == 1
+
+
+def test_a_file_that_was_moved_to_another_class_is_an_error(tmp_path):
+    photos, src, dst = photos_of(9), tmp_path / "src", tmp_path / "dst"
+    wt.pack(write_folder(src, photos[:6]), dst, workers=1)
+    first, second = (src / CLASSES[number] / f"{photos[number].name}.jpg" for number in (0, 1))
+    write_folder(src, photos[6:8])
+    first.rename(src / CLASSES[1] / first.name)
+    moved = f"'{CLASSES[1]}/000.jpg', which has the image of the sample '{CLASSES[0]}/000.jpg'"
+    with pytest.raises(OptionError, match=rf"such as {moved}.* --repeated skip"):
+        wt.append(src, dst, workers=1)
+    assert wt.append(src, dst, repeated="skip", workers=1).packed == 2
+    assert len(labels_of(dst)) == len(samples_of(dst)) == 8
+    (src / CLASSES[1] / first.name).rename(first)
+    second.unlink()  # a removed file is nothing that could be appended
+    assert wt.append(write_folder(src, photos[8:]), dst, workers=1).packed == 1
+
+
+def test_an_image_of_another_source_may_be_in_the_dataset(tmp_path):
+    photos, dst = photos_of(9), tmp_path / "dst"
+    wt.pack(write_folder(tmp_path / "a", photos[:6]), dst, workers=1)
+    (write_folder(tmp_path / "b", photos[6:]) / CLASSES[0] / "copy.jpg").write_bytes(photos[1].data)
+    report = wt.append(tmp_path / "b", dst, workers=1)
+    assert report.packed == 4
+    assert report.account.notes[-1].startswith("a record has an image of the dataset, and is appended: such as")
+
+
+@pytest.mark.parametrize("change", ["inserted rows", "another number of parts"])
+def test_records_that_moved_are_not_taken_for_new_ones(tmp_path, change):
+    """Records of Parquet are named by their rows."""
+    photos, src, dst = photos_of(12), tmp_path / "src", tmp_path / "dst"
+
+    def write(*parts):
+        shutil.rmtree(src, ignore_errors=True)
+        for number, part in enumerate(parts):
+            labels = [CLASSES[photo.label] for photo in part]
+            write_rows(src / f"train-{number:05}-of-{len(parts):05}.parquet", part, label=labels)
+        return src
+
+    wt.pack(write(photos[:5], photos[5:10]), dst, **KEEP)
+    before = contents(dst)
+    rows = photos[10:] + photos[:10] if change == "inserted rows" else photos
+    write(rows[:7], rows[7:]) if change == "inserted rows" else write(rows[:4], rows[4:8], rows[8:])
+    with pytest.raises(OptionError, match="has images of the dataset at other paths, as after files were moved"):
+        wt.append(src, dst, **KEEP)
+    assert contents(dst) == before
+    report = wt.append(src, dst, repeated="skip", **KEEP)
+    assert report.packed == report.account.packed == 2
+    assert labels_of(dst) == {photo.data: CLASSES[photo.label] for photo in photos}
+
+
+def test_records_of_other_shares_of_a_source_are_left_out(tmp_path):
+    photos, dst = photos_of(12), tmp_path / "dst"
+    reports = wt.pack_splits(write_folder(tmp_path / "src", photos[:9]), dst, split="train=0.7,val=0.3", workers=1)
+    assert wt.append(write_folder(tmp_path / "src", photos), dst / "train", workers=1).packed == 3
+    train, val = labels_of(dst / "train"), labels_of(dst / "val")
+    assert (len(train), len(val)) == (reports["train"].packed + 3, reports["val"].packed)
+    assert not train.keys() & val.keys()

@@ -176,6 +176,12 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     stated = onto.account.options if onto.account else {}
     source, listing = _list_as_stated(src, dst, options, stated)
+    kind = stated.get("from")
+    if kind in _FOLDERS and options.kind is None and source.unit == "file" and source.kind not in _FOLDERS:
+        raise OptionError(
+            f"{dst} was packed with --from {kind}, and {src} is read as {source.kind}: pass --from {kind} "
+            f"(kind={kind!r}), or --from {source.kind} to use its annotations"
+        )
     same_way = "append samples that are labelled in the same way"
     if shown := _shown({name: stated[name] for name in stated if name in (*source.roles, "from", *_OF_LABELS)}):
         same_way += f"; {dst} was packed with {shown}"
@@ -226,14 +232,13 @@ def _list_as_stated(src: Any, dst: Path, options: PackOptions, stated: Mapping[s
     columns = {role: stated[role] for role in source.roles if role in stated and role not in given}
     of_labels: dict[str, Any] = {name: stated.get(name) for name in _OF_LABELS if getattr(options, name) is None}
     same = replace(options, columns={**columns, **given}, **of_labels)
-    problem = ""
     if same.source != options.source:
         try:
             source = open_input(src, dst, same)
             return source, list_inputs(source, options.progress)
         except (LabelError, OptionError, SourceError) as error:
             problem = str(error)
-        source = open_input(src, dst, options)
+            source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
     for part in listing.account.parts:
         role, name = part.role, part.name
@@ -242,12 +247,6 @@ def _list_as_stated(src: Any, dst: Path, options: PackOptions, stated: Mapping[s
                 f"{dst} was packed with {_shown({role: columns[role]})}, and {problem}: pass --column {role}={name} "
                 f"(columns={{{role!r}: {name!r}}}) if this is the {role} in {src}"
             )
-    kind = stated.get("from")
-    if kind in _FOLDERS and options.kind is None and source.unit == "file" and source.kind not in _FOLDERS:
-        raise OptionError(
-            f"{dst} was packed with --from {kind}, and {src} is read as {source.kind}: pass --from {kind} "
-            f"(kind={kind!r}), or --from {source.kind} to use its annotations"
-        )
     return source, listing
 
 

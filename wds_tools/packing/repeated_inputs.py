@@ -29,6 +29,7 @@ from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import counted
 
 _COMPARED = 64  # inputs whose content is compared, of each kind
+_RUN = 8  # consecutive ones in a source that is read in groups
 _PROBED = 8  # inputs that are read to see whether an entry of the source replaces the path
 _SAME = 2.0  # mean difference of pixels: another version of the JPEG encoder may have packed them
 _HASHES = np.dtype([("path", np.uint64), ("name", np.uint64)])  # of a path, and of what follows its last slash
@@ -205,6 +206,14 @@ def _images_of(index: Index) -> NDArray[np.uint64]:
     return images
 
 
+def _spread(rows: NDArray[np.int64], run: int) -> NDArray[np.int64]:
+    """Return `_COMPARED` of the rows, or all if there are fewer: some consecutive ones in several places."""
+    if len(rows) <= _COMPARED:
+        return rows
+    starts = np.linspace(0, len(rows) - run, _COMPARED // run).astype(np.int64)
+    return np.take(rows, (starts[:, None] + np.arange(run)).ravel())
+
+
 def _image_field(fields: dict[str, bytes]) -> str:
     return next(name for name in IMAGE_FIELDS if name in fields)
 
@@ -250,8 +259,9 @@ class _Comparison:
         if self._is_gone.any():
             others = np.flatnonzero(~self.is_repeated)
             groups += [others, others[np.isin(self._new["name"][others], stored.hashes["name"][self._is_gone])]]
-        some = [rows[np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED)).astype(np.int64)] for rows in groups]
-        return {row: self._relation(row, fields) for row, fields in self._encoded(np.unique(np.concatenate(some)))}
+        run = _RUN if self._inputs.have_groups else 1
+        some = np.unique(np.concatenate([_spread(rows, run) for rows in groups]))
+        return {row: self._relation(row, fields) for row, fields in self._encoded(some)}
 
     def with_new_images(self) -> NDArray[np.int64]:
         """Return the inputs whose images the dataset does not have, or that cannot be packed: int64 [k]."""
