@@ -128,7 +128,8 @@ def test_samples_at_a_url_are_appended(few: Path, six_photos: Path, tmp_path: Pa
     wt.pack(six_photos, tmp_path / "out", **OPTIONS)
     shutil.move(six_photos, tmp_path / "more")
     next((tmp_path / "more" / "cat").iterdir()).unlink()
-    (tmp_path / "more" / "cat").rename(tmp_path / "more" / "dog")
+    for path in (tmp_path / "more" / "cat").rename(tmp_path / "more" / "dog").iterdir():
+        path.write_bytes(path.read_bytes() + bytes(1))  # as other images
     report = wt.append(f"bucket://{tmp_path}/more", tmp_path / "out", workers=1, images="keep")
     assert (report.packed, report.manifest.samples) == (2, 8)  # those of fig are in the dataset
 
