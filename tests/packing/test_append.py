@@ -563,8 +563,9 @@ def test_a_file_that_was_moved_to_another_class_is_an_error(tmp_path):
     assert wt.append(src, dst, repeated="skip", workers=1).packed == 2
     assert len(labels_of(dst)) == len(samples_of(dst)) == 8
     (src / CLASSES[1] / first.name).rename(first)
-    second.unlink()  # a removed file is nothing that could be appended
-    assert wt.append(write_folder(src, photos[8:]), dst, workers=1).packed == 1
+    second.unlink()  # a file is removed, and another one copied
+    (write_folder(src, photos[8:]) / CLASSES[2] / "copy.jpg").write_bytes(photos[2].data)
+    assert wt.append(src, dst, workers=1).packed == 2
 
 
 def test_an_image_of_another_source_may_be_in_the_dataset(tmp_path):
