@@ -367,6 +367,11 @@ def test_groups_of_zarr_are_read_with_their_own_labels_and_attributes(tmp_path: 
     assert by_name["version"].kind == "attribute"
     assert by_name["version"].reason
     assert by_name["test/sharp"].reason == "belongs to another split than 'train/images'"
+    columns = {"image": "train/images"}
+    assert wt.pack(tmp_path / "a.zarr", tmp_path / "dst", columns=columns, dry_run=True).account.notes == []
+    for group in ("test", "train"):
+        del root[f"{group}/labels"], root[f"{group}/sharp"]
+    assert wt.pack(tmp_path / "a.zarr", tmp_path / "dst", columns=columns, dry_run=True).account.notes == []
 
 
 def test_text_of_a_fixed_length_in_zarr_is_a_label(tmp_path: Path) -> None:

@@ -59,12 +59,24 @@ def test_shards_of_webdataset_with_only_images_have_no_labels(tmp_path: Path, ph
     assert "the archives 'shard-000000', 'shard-000001' are parts and not classes" in notes
 
 
-@pytest.mark.parametrize("names", [("class_0", "class_1"), ("grade1", "grade2"), ("person1", "person2")])
-def test_archives_named_like_numbered_classes_are_classes(
+@pytest.mark.parametrize(
+    "names", [("class_0", "class_1"), ("0", "1", "10"), ("room1", "room2"), ("2CV", "4CV"), ("cat-001", "cat-002")]
+)
+def test_archives_whose_names_differ_only_in_numbers_are_classes_with_a_note(
     tmp_path: Path, photos: list[Photo], names: tuple[str, ...]
 ) -> None:
     src = write_archives(tmp_path, {name: [f"{name}.jpg"] for name in names}, photos)
-    assert set(pack(src, tmp_path / "dst")[0].values()) == {*names}
+    labels, notes = pack(src, tmp_path / "dst")
+    assert labels == {f"{name}/{name}.jpg": name for name in names}
+    assert "are classes, and their names differ only in numbers: pass --column label= (columns={'label': ''})" in notes
+    assert pack(src, tmp_path / "none", columns={"label": ""}) == (dict.fromkeys(labels), "")
+
+
+def test_parts_of_a_download_with_class_folders_have_no_note(tmp_path: Path, photos: list[Photo]) -> None:
+    drive = "drive-download-20240101T000000Z"  # Google Drive divides a folder into several archives
+    files = {f"{drive}-001": ["photos/cat/1.jpg", "photos/dog/2.jpg"], f"{drive}-002": ["photos/dog/3.jpg"]}
+    labels, notes = pack(write_archives(tmp_path, files, photos, "zip"), tmp_path / "dst")
+    assert (labels, notes) == ({"cat/1.jpg": "cat", "dog/2.jpg": "dog", "dog/3.jpg": "dog"}, "")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +146,18 @@ def test_numbered_folders_are_classes_with_a_note(tmp_path: Path, photos: list[P
         wt.pack(tmp_path / "src", tmp_path / "other", kind="folder", columns={"label": "species"})
 
 
-@pytest.mark.parametrize("names", [("0", "1", "10"), ("n01440764", "n01443537"), ("class1", "class2")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("0", "1", "10"),
+        ("n01440764", "n01443537"),
+        ("class1", "class2"),
+        ("n0", "n1"),
+        ("-1", "-2"),
+        ("v1.0", "v2.0"),
+        ("0000045", "0000099"),
+    ],
+)
 def test_class_names_with_numbers_have_no_note(tmp_path: Path, photos: list[Photo], names: tuple[str, ...]) -> None:
     for name in names:
         (tmp_path / "src" / name).mkdir(parents=True)

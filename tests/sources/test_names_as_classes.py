@@ -52,7 +52,12 @@ def test_names_of_files_that_could_be_classes_are_noted(
 def test_names_of_parts_are_not_noted(tmp_path: Path, six: list[Photo], names: tuple[str, str]) -> None:
     write(tmp_path / "src" / f"{names[0]}.parquet", six[:3])
     write(tmp_path / "src" / f"{names[1]}.parquet", six[3:])
-    assert account_of(tmp_path / "src").notes == []
+    for name in ("_metadata", "_common_metadata"):  # as Spark, Hive and Dask write them
+        pq.write_metadata(pa.schema({"image": pa.binary()}), tmp_path / "src" / name)
+    for name in ("_SUCCESS", "_SUCCESS.crc", f".{names[0]}.parquet.crc", "_committed_12"):
+        (tmp_path / "src" / name).write_bytes(b"crc\0\0\0\0\x01")
+    account = account_of(tmp_path / "src")
+    assert (account.packed, account.notes) == (6, [])
 
 
 def test_keys_that_could_be_classes_are_noted(tmp_path: Path, six: list[Photo]) -> None:

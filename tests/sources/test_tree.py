@@ -451,6 +451,33 @@ def test_metadata_of_google_takeout_belong_to_the_photo_that_they_are_about(tmp_
     }
 
 
+def test_names_of_google_takeout_are_cut_to_46_characters(tmp_path: Path) -> None:
+    names = [  # the last two are cut in the extension, and in the name
+        "PXL_20230115_1.jpg",
+        "PXL_20230115_123456789.PORTRAIT-01.COVER.jpg",
+        "IMG_20190101_123456789_BURST000_COVER_TOP12.jpg",
+        "received_1234567890123456_1234567890_a_very_long.jpg",
+    ]
+    write_files(tmp_path, *names)
+    for name in names:
+        metadata = json.dumps({"title": name, "imageViews": "3", "geoData": {"latitude": 0.0}})
+        write_files(tmp_path, f"{name}.supplemental-metadata"[:46] + ".json", data=metadata.encode())
+    source = open_source(tmp_path)
+    listing = source.scan()
+    titles = {e.path: json.loads(source.read(e).fields["supplemental-metadata.json"])["title"] for e in listing.inputs}
+    assert titles == {name: name for name in names}
+    assert (listing.skipped, listing.account.notes) == ([], [])
+
+
+def test_a_single_object_is_not_a_table(tmp_path: Path) -> None:
+    write_files(tmp_path, "cat/1.jpg", "dog/2.jpg", "owl/3.jpg")
+    write_files(tmp_path, "album.json", data=b'{"title": "Trip", "cover": "1.jpg", "last": "3.jpg"}')
+    listing = open_source(tmp_path).scan()
+    assert listing.classes == ("cat", "dog", "owl")
+    [note] = listing.account.notes
+    assert note.startswith("'album.json' is about images such as '1.jpg'")
+
+
 def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
     write_files(tmp_path, "1.jpg", "2.jpg")
     write_files(tmp_path, "a.json", data=b"[" * 5000)

@@ -238,6 +238,8 @@ def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextT
         if is_json or is_text:
             return None
         raise
+    if is_json and len(head) < 2 and not table.is_whole:
+        return None  # a single object
     has_header = len(table.columns) > 1 and usual_columns(IMAGE, table.columns)
     return (table, head) if has_header or not is_text else None
 

@@ -49,7 +49,7 @@ _NOT_WITH_IT = (
 def leave_out_files(source: Source, collector: Collector) -> None:
     """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
     account, root = collector.account, source.root()
-    account.notes += notes_on_copies([(file.path, file.size) for file in collector.files])
+    account.notes += notes_on_copies([(file.path, file.size) for file in collector.files if source.has_records])
     if not collector.files or not root.is_dir():
         return
     accounted = {part.name for part in account.parts if part.kind == "file"}
@@ -85,9 +85,9 @@ def note_names(source: Source, collector: Collector) -> None:
     """Note names of folders, files and keys that could be the classes of records without labels."""
     if source.unit == "file":  # a tree of images has its own rule
         return
-    parents = [file.path.parent.as_posix() for file in collector.files]
-    root = posixpath.commonpath(parents) if parents else ""
-    paths = [posixpath.relpath(file.path.as_posix(), root) for file in collector.files]
+    names = [file.path.as_posix() for file in collector.files if source.has_records]
+    root = posixpath.commonpath(map(posixpath.dirname, names)) if names else ""
+    paths = [posixpath.relpath(name, root) for name in names]
     folders, files, inputs = layouts.first_folders(paths), words_of_files(paths), collector.inputs
     if folders and not any("=" in name for name in folders):
         note = f"the files are in the folders {quoted(folders)}; if these are the classes, "

@@ -292,6 +292,7 @@ class ZarrSource(ArraySource):
     """A Zarr store in a local folder. A chunk is read once per worker and window, not once per image."""
 
     kind = "zarr"
+    has_records = False
     why_missing = "Zarr leaves them out if all pixels have this value"
     whole = "store"
 

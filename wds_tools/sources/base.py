@@ -305,6 +305,7 @@ class Source:
         roles: Roles that ``columns`` may name.
         reads_text: The source is a text file, which has an encoding.
         no_splits: Why `splits` is empty, and what to do.
+        has_records: Whether each of its files has records. Those of a Zarr store only describe arrays.
         joining: How to pack the images with a file next to them that has their labels.
     """
 
@@ -312,6 +313,7 @@ class Source:
     unit: ClassVar[str] = "record"
     joining: ClassVar[str] = "write the images as files next to it and pack them with --from table"
     in_process: ClassVar[bool] = False
+    has_records: ClassVar[bool] = True
     detected: str = ""
     roles: tuple[str, ...] = ("image", "label")
     reads_text: bool = False

@@ -44,6 +44,7 @@ _TAKEOUT = re.compile(  # 1.jpg.supplemental-metadata(2).json is about 1(2).jpg;
     rf"(.+)({'|'.join(map(re.escape, EXTENSIONS))})(\.s[a-z-]*|)(\(\d+\))?\.json", re.IGNORECASE
 )
 _ABOUT_PHOTO = ".supplemental-metadata"
+_MOST_OF_TAKEOUT = 46  # characters of a name before .json; the rest is cut off, even of the name of the image
 _COPY = re.compile(r"[a-z]+ ?\(\d+\)\.")
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -371,16 +372,18 @@ def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, 
     images: dict[str, list[str]] = {start: [] for path in candidates for start, _ in _divisions(path)}
     for path in paths if images else ():
         if path.endswith(endings):
-            for start in (path, path[: path.rfind(".")]):
+            for start in {path, path[: path.rfind(".")], path[: path.rfind("/") + 1 + _MOST_OF_TAKEOUT]}:
                 if start in images:
                     images[start].append(path)
+    is_takeout = any(path.endswith(f"{_ABOUT_PHOTO}.json") for path in candidates)
     fields = {}
     for path in candidates:
         for start, field in _divisions(path):
-            owners = [image for image in images[start] if image != path]
+            is_cut = field == "json" and len(posixpath.basename(start)) == _MOST_OF_TAKEOUT
+            owners = [image for image in images[start] if image != path and (is_cut or image[len(start) :][:1] in ".")]
             if owners and _is_field(field):
                 if len(owners) == 1:
-                    fields[path] = (owners[0], field)
+                    fields[path] = (owners[0], f"{_ABOUT_PHOTO[1:]}.json" if is_cut and is_takeout else field)
                 break
     return {path: (image, field) for path, (image, field) in fields.items() if image not in fields}
 

@@ -427,7 +427,7 @@ class TreeSource(Source):
         super().__init__(shown_path(str(src)), options)
         self.tree = open_tree(src, tree, self.options.remote)
         if isinstance(self.tree, Archives):
-            self.tree.encoding = self.options.encoding
+            self.tree.encoding, self.tree.have_labels = self.options.encoding, not is_unlabelled
         if (self.columns and not is_unlabelled) or (self.options.encoding and not isinstance(self.tree, Archives)):
             layout = _TABLE  # only tables have columns and an encoding
         self.name = self.tree.name

@@ -254,6 +254,7 @@ class Archives(Tree):
     paths: tuple[Any, ...]  # Path or RemoteFile
     encoding: str | None = None  # of names that are not UTF-8
     uses_encoding = False  # after listing: whether there are such names
+    have_labels = True  # False if the user wants none
 
     def _text_of(self, names: Sequence[bytes], archive: Any) -> list[str]:
         """Return names of an archive as text: UTF-8 if all of them are, otherwise in the stated encoding.
@@ -291,7 +292,7 @@ class Archives(Tree):
     def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
         folders, note = folders_of_archives(stems, archives)
-        self.notes += (note,) if note else ()
+        self.notes += (note,) if note and self.have_labels else ()
         names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
         same = with_same(names, str) if len(archives) > 1 else {}
         images = {name.rpartition(".")[0]: name for name in same if is_image_name(name)}
