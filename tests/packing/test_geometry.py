@@ -149,6 +149,8 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
     [
         ({"json": {"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}}, "'objects' of the field 'json'"),
         ({"json": {"objects": [{"bbox": [1, 2, 3, 4]}]}}, "'objects' of the field 'json'"),
+        ({"json": {"objects": [{"box": [1, 2, 3, 4], "hbox": [1, 2, 3, 4]}]}}, "'objects' of the field 'json'"),
+        ({"json": {"objects": [{"box": [1, 2, 3, 4], "foot_kpts": [1, 2, 2]}]}}, "'objects' of the field 'json'"),
         ({"json": {"annotation": {"xmin": 3}}}, "the field 'json'"),
         ({"boxes_json": [[1, 2, 3, 4]]}, "field 'boxes.json'"),
         ({"det_json": [{"bbox": [1, 2, 3, 4]}]}, "field 'det.json'"),
@@ -251,6 +253,14 @@ def test_values_that_could_be_positions_are_named_in_a_warning(
     wt.pack(src, tmp_path / "d", images="resize", resize=(12, 10), workers=1)
     warned = [text for text in caplog.messages if "are not changed when images are resized" in text]
     assert [f": the values of {named} are not changed" in text for text in warned] == [True] * (named is not None)
+
+
+def test_attributes_of_objects_that_could_be_positions_are_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attributes = {"head": [2, 3], "attributes": {"occluded": True}, "colour": "red", "score": [0.5, 0.2]}
+    resized(shard(tmp_path, json={"objects": [{"box": [1, 2, 3, 4], "keypoints": [[1, 2, 2]], **attributes}]}))
+    assert [": the values of 'head' are not changed" in text for text in caplog.messages if "resized" in text] == [True]
 
 
 def test_arrays_with_the_sides_of_the_image_at_their_end_are_resized(

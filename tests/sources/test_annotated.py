@@ -208,6 +208,24 @@ def test_key_points_are_read_as_points_and_their_names_are_in_the_manifest(tmp_p
     assert samples_of(tmp_path / "out" / "val", fields)["photo_4.jpg"].points[0].numel() == 0
 
 
+def test_lists_of_several_years_of_voc_are_joined(tmp_path):
+    for year, names in (("VOC2007", "12"), ("VOC2012", "34")):
+        src = tree_of(tmp_path / year, "voc/supervision_boxes", "JPEGImages/{name}")
+        (root := tmp_path / "VOCdevkit" / year).mkdir(parents=True)
+        for folder in ("JPEGImages", "Annotations"):
+            (root / folder).mkdir()
+            for number in names:
+                [file] = (src / folder).glob(f"photo[_ ]{number}.*")
+                shutil.copy(file, root / folder)
+        (root / "ImageSets" / "Main").mkdir(parents=True)
+        for split, photo in zip(("train", "val"), names, strict=True):
+            [file] = (root / "JPEGImages").glob(f"photo[_ ]{photo}.*")
+            (root / "ImageSets" / "Main" / f"{split}.txt").write_text(f"{file.stem}\n")
+    reports = wt.pack_splits(tmp_path / "VOCdevkit", tmp_path / "out", split="folders", images="keep")
+    packed = {split: sorted(json_of(tmp_path / "out" / split)) for split in reports}
+    assert packed == {"train": ["photo 3.jpg", "photo_1.jpg"], "val": ["photo_2.jpg", "photo_4.jpg"]}
+
+
 def test_captions_are_a_list_for_each_image(tmp_path):
     src = tree_of(tmp_path / "src", "coco/datumaro_captions", "images/{split}/{name}")
     wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")

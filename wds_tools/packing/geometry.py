@@ -34,6 +34,7 @@ _POSITIONS = (
     *("rectangle", "rectangles", "quad", "quads", "polygon", "polygons", "segmentation", "contour", "contours"),
     *("rle", "encodedpixels", "keypoints", "landmarks", "points", "corners"),
 )  # names of lists, objects and texts with several numbers
+_POSITIONS_ENDING = ("box", "boxes", "kpt", "kpts")  # as in hbox and foot_kpts
 _KEPT_TYPES = (".png", ".tif", ".tiff")
 _EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2", "xtl", "ytl", "xbr", "ybr")  # names of numbers too
 _XML_NAME = re.compile(r"[<\s]([A-Za-z_][\w.-]*)(?=[\s=>])")  # of elements and attributes
@@ -45,6 +46,7 @@ _SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _COORDINATES = (2, 3)  # the last side of an array of positions: x and y, perhaps with a depth or visibility
 _UNDERSTOOD = ("objects", "height", "width", "path", "class", "label")  # not positions, or changed with the image
+_MOVED = ("box", "polygons", "keypoints", "rle")  # positions of an object
 _FACTS = (
     *("id", "license", "depth", "segmented", "date", "time", "year", "age", "rating", "score", "count", "lat", "lon"),
     *("latitude", "longitude", "altitude", "weight", "temperature", "duration", "price", "likes"),
@@ -331,8 +333,7 @@ def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[st
 def _resized_object(item: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
     parts = item.get("part")  # of VOC
     has_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
-    entries = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
-    further = {name: value for name, value in item.items() if name not in entries}
+    further = {name: value for name, value in item.items() if name not in _MOVED and not (has_parts and name == "part")}
     if positions := _positions_in(further):
         raise _not_understood("'objects' of the field 'json'", min(positions))
     moved = dict(item)
@@ -415,6 +416,13 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     if len(numbers) > 1 and any(facts[name] > 1 for name in numbers):  # one number is not a position
         names.update(numbers)
     names.update(name for name, value in facts.items() if _is_number(value) and "area" in _plain(name).split("_"))
+    objects = record.facts.get("objects")
+    for item in objects if isinstance(objects, list) else ():
+        names.update(
+            name
+            for name, value in (item.items() if isinstance(item, dict) else ())
+            if name not in (*_MOVED, "part") and not _is_number(value) and _could_be_positions(value, old)
+        )
     names.update(name for name, data in record.fields.items() if _field_may_have_positions(name, data, old))
     return names
 
@@ -504,7 +512,9 @@ def _position_names(names: Iterable[str]) -> set[str]:
     return {
         name
         for name in names
-        if name.lower() in _EDGES or not {name.lower(), _plain(name), *_plain(name).split("_")}.isdisjoint(_POSITIONS)
+        if name.lower() in _EDGES
+        or name.lower().endswith(_POSITIONS_ENDING)
+        or not {name.lower(), _plain(name), *_plain(name).split("_")}.isdisjoint(_POSITIONS)
     }
 
 

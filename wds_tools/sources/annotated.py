@@ -452,15 +452,9 @@ class Voc(Annotated):
         plan = {}
         for split, members in _image_sets(files, images).items():
             source = "ImageSets" if split else "Annotations"
+            lists, missing = members.lists, members.missing
             plan[split] = Described(
-                everything,
-                members.by_path,
-                parts,
-                members.lists,
-                source,
-                annotation,
-                "XML file",
-                missing=members.missing,
+                everything, members.by_path, parts, lists, source, annotation, "XML file", missing=missing
             )
         return plan
 
@@ -479,18 +473,28 @@ def _xml_files(files: Files) -> dict[str, File]:
 
 
 def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
-    """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists."""
-    stems = {layouts.file_stem(file.path): file for file in images}
-    all_stems = stems.keys() | {layouts.file_stem(file.path) for file in files.images if not masks.is_mask(file.path)}
-    sets: dict[str, _Members] = {}
+    """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists.
+
+    VOC2007 and VOC2012 each have lists of the images next to their folder ``ImageSets``.
+    """
+    lists: dict[str, list[tuple[str, File]]] = {}  # folder of ImageSets -> split, file
     for file in files.others:
         folder, name = posixpath.split(file.path)
         split = posixpath.splitext(name)[0]
         if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
+            lists.setdefault(folder[: folder.rindex("ImageSets/")], []).append((split, file))
+    sets: dict[str, _Members] = {}
+    for folder, of_folder in lists.items():
+        place = folder if len(lists) > 1 else ""
+        stems = {layouts.file_stem(file.path): file for file in images if file.path.startswith(place)}
+        others = (path for path in files.images.paths if path.startswith(place) and not masks.is_mask(path))
+        all_stems = stems.keys() | set(map(layouts.file_stem, others))
+        for split, file in of_folder:
             listed = dict.fromkeys(voc.image_set(files.read(file), file.path))
-            there = [stems[stem] for stem in listed if stem in stems]
-            if there:
-                sets[split] = _Members(there, (file,), {stem: file.path for stem in listed if stem not in all_stems})
+            if there := [stems[stem] for stem in listed if stem in stems]:
+                before = sets.get(split, _Members(()))
+                missing = dict(before.missing) | {stem: file.path for stem in listed if stem not in all_stems}
+                sets[split] = _Members([*before.images, *there], (*before.lists, file), missing)
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
     return sets or {"": _Members(images)}
