@@ -245,11 +245,12 @@ def test_files_about_the_images_of_an_archive_are_named_too(src: Path, tmp_path:
     assert note.startswith("'list.csv.gz' is compressed, and so not read: decompress it first")
 
 
-def test_files_next_to_images_with_their_names_are_noted(src: Path) -> None:
+@pytest.mark.parametrize(("ending", "text"), [("pts", "version: 1\nn_points: 68\n"), ("csv", "x,y\n1,2\n3,4\n")])
+def test_files_next_to_images_with_their_names_are_noted(src: Path, ending: str, text: str) -> None:
     """300-W has the landmarks of 1.png in 1.pts."""
     for row in range(COUNT):
-        (src / "images" / f"{row}.pts").write_text("version: 1\nn_points: 68\n")
-    note = "'images/0.pts' (and 5 other files) has the name of an image next to it, and is not read: rename such files"
+        (src / "images" / f"{row}.{ending}").write_text(text)
+    note = f"'images/0.{ending}' (and 5 other files) has the name of an image next to it, and is not read: rename"
     assert any(one.startswith(note) for one in notes(src))
 
 

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import tempfile
 import threading
 import time
@@ -485,8 +486,38 @@ def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
     assert [*skipped(tmp_path)] == ["a.json", "b.json"]
 
 
+def test_an_encoding_that_an_archive_does_not_need_changes_nothing(tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "a"), "zip", write_files(tmp_path / "src", "cat/1.jpg", "B\xe4r/2.jpg"))
+    for kind in (None, "zip"):
+        options = SourceOptions(encoding="cp1252", kind=kind)
+        listing = open_source(tmp_path / "a.zip", kind=kind, options=options).scan()
+        assert (listing.classes, listing.account.notes) == (("B\xe4r", "cat"), [])
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n"
+
+
 def test_a_pointer_of_git_lfs_is_refused_as_such(tmp_path: Path) -> None:
-    write_files(tmp_path, "images/1.jpg", "images/2.jpg")
-    write_files(tmp_path, "data.json", data=b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n")
+    write_files(tmp_path / "src", "images/1.jpg", "images/2.jpg", data=LFS)
+    preview = pack(tmp_path / "src", tmp_path / "dst", dry_run=True).preview
+    assert preview is not None
+    assert preview.samples[1].problem == "is a pointer of Git LFS: get the file itself with `git lfs pull`"
+    write_files(tmp_path / "src", "data.json", data=LFS)
     with pytest.raises(SourceError, match=r"data\.json is a pointer of Git LFS.*git lfs pull"):
-        open_source(tmp_path).scan()
+        open_source(tmp_path / "src").scan()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.tar", "a.zip", "a.h5", "a.npz", "a.csv", "a.tfrecord"])
+@pytest.mark.parametrize(("data", "what"), [(LFS, "a pointer of Git LFS"), (b"<!DOCTYPE html>\n<html>", "a web page")])
+def test_something_else_in_place_of_a_file_is_named(tmp_path: Path, name: str, data: bytes, what: str) -> None:
+    write_files(tmp_path, name, data=data)
+    with pytest.raises(SourceError, match=rf"{name} is {what}"):
+        open_source(tmp_path / name).scan()
+
+
+def test_archives_with_the_name_of_another_kind_are_named(tmp_path: Path) -> None:
+    src = write_files(tmp_path / "src", "cat/1.jpg")
+    for kind, ending, named in (("zip", ".tar", ".zip"), ("zip", ".tar.gz", ".zip"), ("tar", ".zip", ".tar")):
+        path = Path(shutil.make_archive(str(tmp_path / "a"), kind, src)).rename(tmp_path / f"b{ending}")
+        with pytest.raises(SourceError, match=rf"is a \w+ archive: rename it to a name that ends in {named}"):
+            open_source(path).scan()

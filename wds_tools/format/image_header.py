@@ -38,6 +38,8 @@ PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", *(("AVIF",) if find_spec
 
 IMAGE_TYPES = "JPEG, PNG, WebP, TIFF, GIF or AVIF"
 
+LFS_START, LFS_POINTER = b"version https://git-lfs", "is a pointer of Git LFS: get the file itself with `git lfs pull`"
+
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _SIGNATURES: tuple[tuple[str, dict[int, bytes]], ...] = (
@@ -115,7 +117,8 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError("is empty")
     kind = sniff(data)
     if kind is None:
-        raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
+        is_pointer = data[: len(LFS_START)] == LFS_START
+        raise DecodeError(LFS_POINTER if is_pointer else f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -23,6 +23,7 @@ import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
+from wds_tools.format.image_header import LFS_POINTER, LFS_START
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco
 from wds_tools.sources.class_file import names_in
@@ -82,6 +83,7 @@ _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
+_PLAIN = (NOT_AN_IMAGE, TABLE)  # why files that describe one image may not be packed
 _AS_CSV = (
     "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
 )
@@ -147,10 +149,10 @@ def about(
             continue
         if reason := _in_content(file.path.lower(), read(file), names, images):
             about_files[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
-    stems = {posixpath.splitext(file.path)[0] for file in undecided if why_not_packed(file.path) == NOT_AN_IMAGE}
-    stems = {stem for file in images if (stem := posixpath.splitext(file.path)[0]) in stems} if stems else stems
+    plain = {posixpath.splitext(file.path)[0]: file.path for file in undecided if why_not_packed(file.path) in _PLAIN}
+    of_one = {plain[stem] for file in images if (stem := posixpath.splitext(file.path)[0]) in plain} if plain else ()
     for file in undecided:
-        if posixpath.splitext(file.path)[0] in stems and why_not_packed(file.path) == NOT_AN_IMAGE:
+        if file.path in of_one:
             about_files.setdefault(file.path, About(SAME_NAME))
         if file.path not in about_files and (reason := _by_name(file.path, are_labelled=are_labelled)):
             about_files[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
@@ -287,8 +289,8 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
-    if data.startswith(b"version https://git-lfs"):
-        return "is a pointer of Git LFS, and not the file itself: get the file with `git lfs pull`"
+    if data.startswith(LFS_START):
+        return LFS_POINTER
     if path.endswith((".npy", ".npz")):
         return _in_array(data, len(images))
     is_table = path.endswith(TABLES)

@@ -35,6 +35,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.file_sets import UNFINISHED, is_unfinished
 from wds_tools.sources.inputs import Input, Inputs
+from wds_tools.sources.refused import HEAD_BYTES, why_not_the_file
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -43,6 +44,7 @@ MAX_RECORD_BYTES = 1 << 30
 WINDOW_BYTES = 256_000_000
 """For sources that are read in groups: bytes of groups that are shuffled together, and cached by each worker."""
 
+_SMALL_BYTES = 1 << 16  # of a web page or a pointer in place of a file
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
@@ -540,8 +542,14 @@ def _modified_ns(name: str, path: str | bytes) -> int:
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
-    """Return the present state of files."""
-    return tuple(map(_state, paths))
+    """Return the present state of files, after a look at the first one and at small ones: they may be others."""
+    states = tuple(map(_state, paths))
+    for index, (path, size, _) in enumerate(states):
+        if index == 0 or size < _SMALL_BYTES:
+            with as_read_error(f"{path} cannot be read"), path.open("rb") as file:
+                if why := why_not_the_file(path.name, file.read(HEAD_BYTES)):
+                    raise SourceError(f"{path} {why}")
+    return states
 
 
 def check_unchanged(files: Iterable[FileState]) -> None:

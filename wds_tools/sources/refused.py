@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from wds_tools.format.image_header import LFS_POINTER, LFS_START
 from wds_tools.format.label import quoted
 from wds_tools.sources.layouts import (
     ARRAY_EXTENSIONS,
@@ -21,8 +22,8 @@ from wds_tools.sources.layouts import (
 from wds_tools.sources.name_patterns import TEMPLATE
 from wds_tools.wording import counted
 
-HEAD_BYTES = 132
-"""Bytes from the start of a file that `refused_format` looks at."""
+HEAD_BYTES = 262
+"""Bytes from the start of a file that `refused_format` and `why_not_the_file` look at."""
 
 
 class About(NamedTuple):
@@ -108,13 +109,25 @@ _STARTS: dict[bytes, OtherFormat] = {
     **{bytes([0x80, version]): _PICKLE for version in (2, 3, 4, 5)},
 }
 
+_TAR = r"\.(tar(\.\w+)?|tgz|tbz2|txz)$"
+_WRONG = (  # end of a name, start of a file, what the file is
+    ("", LFS_START, LFS_POINTER),
+    ("", rb"(?i)\s*<(!doctype )?html", "is a web page, and not the file itself: download it again"),
+    (_TAR, rb"PK\x03\x04", "is a zip archive: rename it to a name that ends in .zip"),
+    (r"\.zip$", rb".{257}ustar", "is a tar archive: rename it to a name that ends in .tar"),
+    (rf"{_TAR}|\.zip$", rb"Rar!|7z\xbc\xaf", "is an archive of RAR or 7z: unpack it"),
+)
+
 LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .ann .gt .labels".split())  # noqa: SIM905
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 NEXT = "which is not read with images next to it"
 ARCHIVE = f"is an archive, {NEXT}: pack it on its own, or unpack it"
 RECORDS = f"has records, {NEXT}: pack it on its own"
 NEXT_ARCHIVE = "is an archive next to what is packed, and is not read: pack it on its own"
-SAME_NAME = f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}"
+SAME_NAME = (
+    f"has the name of an image next to it, and is not read: rename such files to one of .{', .'.join(FIELDS)}; "
+    "or write a table with a row for each image"
+)
 NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
@@ -154,6 +167,16 @@ def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | Non
     refused = (format_ for pattern, format_ in _NAMES.items() if any(re.fullmatch(pattern, name) for name in lower))
     by_name = None if any(map(is_image_name, lower)) else next(refused, None)
     return by_name if by_name in _SURE else _by_content(head) or by_name
+
+
+def why_not_the_file(name: str, head: bytes) -> str:
+    r"""Return why the content of a file cannot be what its name states, and what to do; empty if it can.
+
+    >>> why_not_the_file("a.tar", b"PK\x03\x04"), why_not_the_file("a.npz", b"PK\x03\x04")
+    ('is a zip archive: rename it to a name that ends in .zip', '')
+    """
+    wrong = (why for ending, start, why in _WRONG if re.search(ending, name.lower()) and re.match(start, head, re.S))
+    return next(wrong, "")
 
 
 def _by_content(head: bytes) -> OtherFormat | None:

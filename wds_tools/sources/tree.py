@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from wds_tools.errors import MissingSourceError, OptionError, SourceError
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
@@ -548,14 +548,12 @@ class TreeSource(Source):
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:
-        is_of_names = isinstance(self.tree, Archives) and self.tree.uses_encoding
-        if self.options.encoding and not is_of_names:
-            self.layout = self.layout or imported(LAYOUTS[_TABLE])(given=True, options=self.options)
-            if self.layout.kind != _TABLE:
-                raise OptionError(
-                    f"--encoding (encoding=) is for tables and names, but {self.name} is read as {self.kind}, and its "
-                    "names are UTF-8: omit it"
-                )
+        if self.options.encoding and self.layout is None:
+            is_of_table = not isinstance(self.tree, Archives) or (
+                not self.tree.uses_encoding and imported("image_tables:tables_of")(files, self.options)
+            )
+            if is_of_table:
+                self.layout = imported(LAYOUTS[_TABLE])(given=True, options=self.options)
         if self.layout is None:
             tried = (imported(name).recognised(files) for name in LAYOUTS.values())
             self.layout = next(layout for layout in tried if layout is not None)
