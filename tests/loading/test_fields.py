@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -546,3 +547,16 @@ def test_a_flipped_bit_of_a_mask_raises_checksum_error(scenes, tmp_path):
     path.write_bytes(data)
     with loader_of(folder) as loader, pytest.raises(ChecksumError, match=r"field 'mask.png'"):
         next(iter(loader))
+
+
+def test_a_sample_without_a_label_is_named_with_the_ways_out(tmp_path):
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for key, label in (("1", b"2"), ("2", b"-1"), ("3", b"0")):
+            writer.write({"__key__": key, "png": png(np.zeros((8, 8, 3), np.uint8)), "cls": label})
+    wt.index_shards(str(tmp_path / "a.tar"))
+    with pytest.raises(
+        MissingFieldError, match=r"shard a\.tar, key 2: .*no label: .*where='label >= 0', or leave 'label'"
+    ):
+        list(loader_of(tmp_path, ("label",), shuffle=False, batch_size=3))
+    [batch] = loader_of(tmp_path, ("label",), shuffle=False, batch_size=2, where="label >= 0")
+    assert batch.label.tolist() == [2, 0]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import webdataset
@@ -313,6 +315,11 @@ def test_a_mask_is_not_resized_if_its_size_does_not_show_how_it_is_turned(
         wt.pack(src, tmp_path / "d", resize=16, kind="webdataset", workers=1)
     report = wt.pack(src, tmp_path / "kept", kind="webdataset", workers=1)
     assert report.packed == 1
+    [sample] = stored_samples(open_shards(tmp_path / "kept"), 0)
+    fields = {name: [bytes(sample.fields[stored])] for name, stored in (("image", "jpg"), ("annotation", "mask.png"))}
+    pq.write_table(pa.table(fields), tmp_path / "t.parquet")  # a mask by its pixels
+    with pytest.raises(SourceError, match=r"'annotation\.png' may have been drawn"):
+        wt.pack(tmp_path / "t.parquet", tmp_path / "d", resize=16, workers=1)
     assert "1 sample with a mask, and an EXIF orientation that loaders apply to the image" in caplog.text
 
 

@@ -5,14 +5,18 @@ pandas, NumPy, h5py, SQLite and gzip wrote the files.
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import sqlite3
+import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import h5py
+import lmdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -172,6 +176,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "is about images such as '0.png'",
     ),
+    "v2_annotations.json": (  # as VQA has it
+        lambda path: path.write_text(json.dumps({"annotations": [{"image_id": row} for row in range(COUNT)] * 2})),
+        "is about images such as 0",
+    ),
     "t.csv": (
         lambda path: FRAME["label"].to_csv(path, index=False),
         "has a row for each image, and does not name most",
@@ -243,6 +251,25 @@ def test_files_about_the_images_of_an_archive_are_named_too(src: Path, tmp_path:
     FRAME.to_csv(tmp_path / "zip" / "list.csv.gz", index=False)
     [note] = notes(tmp_path / "zip")
     assert note.startswith("'list.csv.gz' is compressed, and so not read: decompress it first")
+
+
+def test_a_table_above_or_next_to_a_folder_of_records_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    write_lmdb = lmdb.open(str(tmp_path / "train.lmdb"), map_size=1 << 22)
+    with tarfile.open(tmp_path / "shards" / "00000.tar", "w") as shard, write_lmdb.begin(write=True) as rows:
+        for row in range(COUNT):
+            rows.put(b"photo_%d" % row, png(row))
+            for ending, data in (("png", png(row)), ("txt", b"a photo")):
+                member = tarfile.TarInfo(f"photo_{row}.{ending}")
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+    write_lmdb.close()
+    for folder in ("shards", "train.lmdb"):
+        assert notes(tmp_path / folder) == []
+    pd.DataFrame({"key": [f"photo_{row}" for row in range(COUNT)], "y": NUMBERS}).to_parquet(tmp_path / "y.parquet")
+    for folder in ("shards", "train.lmdb"):
+        [note] = notes(tmp_path / folder)
+        assert re.match(r"'.*y.parquet' names 6 images in column 'key' \(photo_0, .*\), and is not read: if", note)
 
 
 @pytest.mark.parametrize(("ending", "text"), [("pts", "version: 1\nn_points: 68\n"), ("csv", "x,y\n1,2\n3,4\n")])

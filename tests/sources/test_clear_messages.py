@@ -18,9 +18,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from sources_conformance import Photo, photos_of
 from tfrecords import example, frame
 
+from wds_tools import index_shards
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.image_header import encode_png
 from wds_tools.sources.base import SourceOptions
@@ -165,7 +167,7 @@ def as_tar(path: Path, photos: list[Photo]) -> None:
     [
         (as_tfrecord, "the feature 'animal' (ant, bee)"),
         (as_lmdb, "the entry 'animal' (ant, bee)"),
-        (as_tar, "the entry 'json:animal' (ant, bee)"),
+        (as_tar, "the field 'json:animal' (ant, bee)"),
     ],
 )
 def test_what_could_be_the_label_is_noted_in_all_formats(
@@ -175,6 +177,28 @@ def test_what_could_be_the_label_is_noted_in_all_formats(
     write(path, six)
     [note] = open_source(path).scan().account.notes
     assert note == f"no label: {name} could be it; pass --label NAME if it is"
+
+
+def test_fields_of_one_word_in_shards_are_noted_and_json_texts_are_names(tmp_path: Path, six: list[Photo]) -> None:
+    fields: dict[str, Any] = {"id": [f"{n + 7}" for n in range(6)], "index": [f"{n % 3}\n" for n in range(6)]}
+    fields |= {"txt": [f"an {name}" for name in ANIMALS]}  # captions
+    expected: dict[str, tuple[list[str], list[Any]]] = {
+        "index": (["no label: the field 'index' (0, 1, 2) could be it; pass --label NAME if it is"], []),
+        "synset": (["no label: the field 'synset' (ant, bee) could be it; pass --label NAME if it is"], []),
+        "cls": ([], [0, 1] * 3),
+    }
+    for name, (notes, labels) in expected.items():
+        fields |= {"synset": ANIMALS} if name == "synset" else {}
+        fields |= {"cls": ['"ant"\n', "bee\n"] * 3} if name == "cls" else {}  # as json.dumps and echo write them
+        with webdataset.TarWriter(str(tmp_path / f"{name}.tar")) as writer:
+            for row, photo in enumerate(six):
+                values = {field: values[row].encode() for field, values in fields.items()}
+                writer.write({"__key__": photo.name, "jpg": photo.data, **values})
+        listing = open_source(tmp_path / f"{name}.tar").scan()
+        assert listing.account.notes == notes
+        assert [entry.label for entry in listing.inputs if entry.label is not None] == labels
+        assert listing.classes == (("ant", "bee") if labels else ())
+    assert index_shards(str(tmp_path / "cls.tar")).classes == ("ant", "bee")
 
 
 def test_a_text_that_means_a_missing_value_may_be_a_name(tmp_path: Path, six: list[Photo]) -> None:

@@ -200,6 +200,40 @@ def test_entries_of_a_json_value_are_those_of_the_sample(tmp_path: Path) -> None
     assert [sample.facts["size.width"] for sample in samples] == list(range(6))
 
 
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("{size}-{n:05}", "{size}"),
+        ("{n:05}_{size}", "{size}"),
+        ("{size}x{size}/{n}.jpg", "{size}x{size}"),
+        ("hr_{size}_{n:05}", "hr_{size}"),
+    ],
+)
+def test_images_in_several_sizes_are_one_sample(key: str, word: str, tmp_path: Path) -> None:
+    """StyleGAN 2, diffusion models and SR3 have such keys; the size of the user's choice is the image."""
+    images = map(Image.fromarray, PIXELS)
+    sizes = {12: [*map(png, PIXELS)], 6: [png(np.asarray(image.resize((6, 6)))) for image in images]}
+    records = {key.format(size=size, n=n): data for size in sizes for n, data in enumerate(sizes[size])}
+    src = write(tmp_path / "a.lmdb", records | {"length": b"6"})
+    small, large = word.format(size=6), word.format(size=12)
+    with pytest.raises(
+        SourceError, match=rf"in 2 sizes, by their keys \('{small}', '{large}' .*--column image={large}"
+    ):
+        packed(src, tmp_path / "dst")
+    for size, name, other in ((12, large, small), (6, small, large)):
+        samples = packed(src, tmp_path / name, columns={"image": name})
+        assert found(samples) == [(None, checksum(data)) for data in sizes[size]]
+        assert [sample.fields[f"{other}.png"] for sample in samples] == sizes[18 - size]
+
+
+def test_keys_with_the_size_of_some_images_or_other_ids_are_samples(tmp_path: Path) -> None:
+    for number, keys in enumerate((["12-{n}"], ["12-{n}", "12-1{n}"], ["12/{n}", "7/{n}"], ["12_{n}", "cat_{n}"])):
+        records = {key.format(n=n): DATA[n] for key in keys for n in range(6)}
+        samples = packed(write(tmp_path / f"{number}.lmdb", records), tmp_path / f"{number}")
+        assert len(samples) == len(records)
+        assert {sample.name for sample in samples} == ({"12", "7"} if "/" in keys[0] else {None})
+
+
 def test_a_number_of_samples_that_is_not_right_is_noted(tmp_path: Path) -> None:
     records = {f"image-{n}": DATA[n] for n in range(3)} | {"num-samples": b"5"}
     _, account = account_of(write(tmp_path / "a.lmdb", records))

@@ -1146,15 +1146,41 @@ def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_an_err
     assert note.startswith("'t.csv' is a table that does not name most of the images")
 
 
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_list_with_one_path_is_the_path_of_the_image(tmp_path: Path, ending: str) -> None:
+    """Tools for vision-language models write ``images`` as a list; two images of a row are refused."""
+    folder = images(tmp_path / "src", *(f"{number}.png" for number in range(6)))
+    rows = [{"id": 5 - number, "images": [f"{number}.png"], "messages": ["What?"]} for number in range(6)]
+
+    def write() -> Path:
+        text = json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows))
+        (folder / f"t.{ending}").write_text(text)
+        return folder / f"t.{ending}"
+
+    for number, src in enumerate((write(), folder)):
+        wt.pack(src, tmp_path / f"{number}", workers=1, images="keep", shuffle=False)
+        facts = [json.loads(sample["json"]) for sample in stored(tmp_path / f"{number}")]
+        assert [(fact["path"], fact["id"], fact["messages"]) for fact in facts] == [
+            (f"{number}.png", 5 - number, ["What?"]) for number in range(6)
+        ]
+    rows[3]["images"] += ["1.png"]
+    for src, refused in ((write(), "objects or lists in column"), (folder, "could be the image: 'images'")):
+        with pytest.raises(SourceError, match=refused):
+            open_source(src).scan()
+
+
 @pytest.mark.parametrize(
     "other",
     [
         lambda name: {"img_url": f"https://host/p/{name}?size=1"},
         lambda name: {"meta": {"files": [{"name": name}]}},
         lambda name: {"data": {"image": f"/data/upload/1/ab12cd34-{name}"}},  # Label Studio
+        lambda name: {"data": {"image": f"/data/local-files/?d=photos/{name}"}},
+        lambda name: {"text": f"<img>photos/{name}</img> What is it?"},  # Qwen-VL
+        lambda name: {"files": f"['photos/{name}']"},
         lambda name: {"original": f"old\\{name}".replace(".png", ".jpg")},
     ],
-    ids=["url", "nested", "label-studio", "path"],
+    ids=["url", "nested", "label-studio", "local-files", "tag", "list", "path"],
 )
 def test_ids_that_disagree_with_names_of_files_in_the_row_are_refused(tmp_path: Path, other: Any) -> None:
     images(tmp_path, *(f"{number}.png" for number in range(1, 13)))

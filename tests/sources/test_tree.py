@@ -323,14 +323,15 @@ def test_further_files_that_cannot_be_loaded_are_kept_and_counted(tmp_path: Path
     for number in range(3):
         write_files(src, f"{number}.png", data=png(number))
         write_files(src, f"{number}.json", data=b'{"bad"' if number else b"[1, 2]")
+        write_files(src, f"{number}.cls", data=b'"cat"\n' if number else b"dog")
         write_files(src, f"{number}.txt", data="café".encode("cp1252" if number else "utf-8"))
         write_files(src, f"{number}.npy", data=b"notnpy")
     report = pack(src, tmp_path / "dst", workers=1, images="keep", shuffle=False)
     samples = list(stored(tmp_path / "dst"))
     assert [json.loads(one["json"]) for one in samples] == [
-        {"path": "0.png", "json": [1, 2]},
-        {"path": "1.png", "json": '{"bad"'},
-        {"path": "2.png", "json": '{"bad"'},
+        {"path": "0.png", "class": "dog", "json": [1, 2]},
+        {"path": "1.png", "class": "cat", "json": '{"bad"'},
+        {"path": "2.png", "class": "cat", "json": '{"bad"'},
     ]
     assert samples[1]["txt"] == b"caf\xe9"
     assert samples[1]["npy"] == b"notnpy"
@@ -477,6 +478,19 @@ def test_a_single_object_is_not_a_table(tmp_path: Path) -> None:
     assert listing.classes == ("cat", "dog", "owl")
     [note] = listing.account.notes
     assert note.startswith("'album.json' is about images such as '1.jpg'")
+
+
+def test_the_path_in_a_json_file_does_not_replace_the_path_of_its_image(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for number, entries in enumerate([{"path": "/data/a.png"}, {"path": "a/1.png", "w": 3}, {"w": 4}]):
+        write_files(src, f"a/{number}.png", data=png(number))
+        write_files(src, f"a/{number}.json", data=json.dumps(entries).encode())
+    pack(src, tmp_path / "dst", workers=1, images="keep", shuffle=False)
+    assert [json.loads(one["json"]) for one in stored(tmp_path / "dst")] == [
+        {"path": "a/0.png", "class": "a", "path_": "/data/a.png"},
+        {"path": "a/1.png", "class": "a", "w": 3},
+        {"path": "a/2.png", "class": "a", "w": 4},
+    ]
 
 
 def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:

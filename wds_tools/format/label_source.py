@@ -67,7 +67,10 @@ class LabelSource:
         kind = self.field.rpartition(".")[2]
         if kind == "npy":
             return view_npy(content)
-        return self._entry(bytes(content)) if self.path or kind in _JSON else bytes(content[:_MAX_LABEL_BYTES])
+        if self.path or kind in _JSON:
+            return self._entry(bytes(content))
+        text = bytes(content[:_MAX_LABEL_BYTES])
+        return _unquoted(text) if text[:1] == b'"' else text
 
     def resolved(self, values: Sequence[Any]) -> list[Any]:
         """Return the labels of all samples for `Labels`; if they are folders, the names of the class folders."""
@@ -88,6 +91,14 @@ class LabelSource:
                 f"label {str(self)!r} is {json.dumps(entry)[:80]}; allowed are whole numbers, names, and lists of these"
             )
         return entry
+
+
+def _unquoted(text: bytes) -> Any:
+    """Return the name in a text such as ``"cat"``, as JSON writes it; any other text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class NamesOfNumbers:

@@ -120,11 +120,11 @@ def turned(record: Record) -> Record:
 
 def turned_remarks(record: Record) -> tuple[str, ...]:
     """Return a remark if a mask may not fit its image, because the EXIF orientation is applied only to the image."""
-    masks = {name: data for name, data in record.fields.items() if is_mask_name(name)}
-    orientation, size = _orientation_of(record.image) if masks else (1, (0, 0))
+    fields = {name: data for name, data in record.fields.items() if is_mask_name(name) or name.endswith(".png")}
+    orientation, size = _orientation_of(record.image) if fields else (1, (0, 0))
     if orientation == 1:
         return ()
-    places = {_drawn_on(name, data, orientation, size) for name, data in masks.items()}
+    places = {_drawn_on(name, data, orientation, size) for name, data in fields.items()}
     return (_TURNED,) if {"stored", "unknown"} & places else ()
 
 
@@ -138,7 +138,7 @@ def _orientation_of(image: bytes | NDArray[np.uint8]) -> tuple[int, Size]:
 
 def _drawn_on(name: str, data: bytes, orientation: int, size: Size) -> Literal["turned", "stored", "unknown"] | None:
     """Return what a mask was drawn on, by its size: the turned image or the stored pixels; None if it is not a mask."""
-    if not is_mask_name(name):
+    if not is_mask_name(name) and not (name.endswith(".png") and _is_grey_png(data, size, size[::-1])):
         return None
     if _is_picture(name):
         try:
@@ -227,13 +227,13 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     return _resized_mask(name, data, old, new) if kind == "png" and _is_grey_png(data, old) else data
 
 
-def _is_grey_png(data: bytes, size: Size) -> bool:
-    """Return whether a PNG has this size and one channel, as class numbers and depths have."""
+def _is_grey_png(data: bytes, *sizes: Size) -> bool:
+    """Return whether a PNG has one of these sizes and one channel, as class numbers and depths have."""
     try:
         info = image_header.probe(data)
     except DecodeError:
         return False
-    return (info.height, info.width) == size and not info.mode.startswith(("RGB", "LA"))
+    return (info.height, info.width) in sizes and not info.mode.startswith(("RGB", "LA"))
 
 
 def _resized_array(name: str, data: bytes, old: Size, new: Size, positions: set[str]) -> bytes:

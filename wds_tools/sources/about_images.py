@@ -62,12 +62,16 @@ ENOUGH = 0.5  # share of values that name images
 
 _MAX_FILES = 1000  # that are looked at, those in the upper folders first
 _MAX_BYTES = 1 << 30
-_OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|path")  # columns of names or ids of images
+_OF_IMAGES = re.compile(
+    r"(?<![a-z])(id|key(?![a-z]))|id$|image|img|file|name|photo|picture|path"
+)  # columns of names or ids of images
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
 _LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", ".npz", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
+_IMAGE_ID = re.compile(rb'"image_?id"\s*:\s*"?(\d{1,18})\b', re.IGNORECASE)  # in JSON
+_LAST_NUMBER = re.compile(r"\d{1,18}$")
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
 _OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
@@ -300,6 +304,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     if not reason and (is_json or path.endswith(_MARKUP)):
         reason = _in_texts(data, names, images)
         first_line = data.strip().partition(b"\n")[0]  # a file of JSON lines is not damaged
+        reason = reason or _in_image_ids(data, images)
         if reason and is_json and json_or(None, data) is json_or(None, first_line) is None:
             reason = "names images and is not valid JSON, so it is not read: it may be truncated, copy it again"
     elif not reason and not is_table and b"\0" not in data[:HEAD]:
@@ -391,6 +396,14 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
         return ""
     format_name = " (CVAT for images)" if "<annotations" in head[:HEAD] else ""
     return f"is about images such as {image_texts[0]!r}{format_name}, {_NOT_READ}"
+
+
+def _in_image_ids(data: bytes, images: Sequence[File]) -> str:
+    """Return what to know of JSON with the numbers at the end of the names of images, as VQA has them."""
+    ids = {*map(int, _IMAGE_ID.findall(data[:_MAX_TEXT]))}
+    numbers = {int(match[0]) for file in images if ids and (match := _LAST_NUMBER.search(file_stem(file.path)))}
+    is_about = ids and 2 * len(ids & numbers) > min(LOOKED_AT, len(images))
+    return f"is about images such as {min(ids & numbers)}, {_NOT_READ}" if is_about else ""
 
 
 def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:

@@ -116,7 +116,7 @@ def check_next_to(source: Source, collector: Collector) -> None:
         next_to = _about_in(source, collector, root, names, are_labelled=False)
         _check(source, next_to, root, source.joining)
         collector.account.notes += notes_on(_that_say_labels(next_to))
-    elif not collector.files and not source.in_process and source.root().is_dir():
+    elif not source.in_process and source.root().is_dir():
         root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
         _check_above(source, collector, root)
 
@@ -146,7 +146,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     a file that cannot be read.
     """
     files, folders = _entries(root)
-    own = next(iter(source.image_names(collector)), "").partition("/")[0]
+    first = source.root().resolve().name if collector.files else next(iter(source.image_names(collector)), "")
+    own = first.partition("/")[0]
     next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != own and not _has_images(root, name)]
     every = (file for name in next_to for file in _entries(root, name)[0])
     there = [file for file in every if not layouts.is_image_name(file.path)]  # without masks
@@ -164,14 +165,18 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, *LINES))
     texts = sorted(texts, key=lambda file: not SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    collector.account.notes += _check_folders_next_to(source, root, [*islice(source.image_names(collector), _PROBED)])
+    probed = [] if collector.files else [*islice(source.image_names(collector), _PROBED)]
+    collector.account.notes += _check_folders_next_to(source, root, probed)
     images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
     names = RowNames(images)
     for file in texts:
         data = _content(root / file.path)
         if file.path.lower().endswith((*TABLES, ".txt")) and (reason := names_most(file.path, data, names, images)):
-            above = {file.path: About(reason, is_certain=True)}
-            _check(source, above, root, f"pack {root}, with whose images it is read")
+            if not collector.files:
+                above = {file.path: About(reason, is_certain=True)}
+                _check(source, above, root, f"pack {root}, with whose images it is read")
+            reason = f"{reason}, and is not read: if it has the labels, {source.joining}"
+            described[file.path] = About(reason)  # keys of records may be any numbers
         if not file.path.lower().endswith(TABLES) and (reason := lists_most(file.path, data, names, images)):
             described[file.path] = About(reason)
     about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)

@@ -30,7 +30,9 @@ _PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
 _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
-_LABEL_WORD = re.compile(rb"[\w.-]+")
+LABEL_WORD = re.compile(rb"[\w.-]{1,40}")
+"""A text that may be a label: a number, or a name of one word."""
+
 _SHOWN = 12  # names that a message lists
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
@@ -176,7 +178,7 @@ def note_on_labels(jsons: Iterable[bytes], texts: Sequence[bytes]) -> list[str]:
     objects = [json_object(data) or {} for data in jsons]
     candidates = [f"json:{entry}" for entries in objects for entry in usual_columns(LABEL, entries)]
     words = [data.strip() for data in texts]
-    if len({*words}) < len(words) and all(map(_LABEL_WORD.fullmatch, words)):  # such as class numbers
+    if len({*words}) < len(words) and all(map(LABEL_WORD.fullmatch, words)):  # such as class numbers
         candidates.append("txt")
     places = ", ".join(f"--label {place}" for place in dict.fromkeys(candidates))
     note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"

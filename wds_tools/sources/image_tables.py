@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,7 @@ CAPTIONS = "captions"
 """The entry of ``json`` with the captions of an image, as from COCO."""
 
 _CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
+_PATHS = re.compile(r"[^\s\"'<>()\[\]{},;|?#=&]+")  # in a text, such as <img>1.jpg</img> or ['1.jpg']
 _UPLOADED = re.compile("^[0-9a-f]{4,}-")  # what Label Studio writes before the name of a file
 _ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # columns that number these rows
 
@@ -181,7 +183,7 @@ def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> 
             column, value = waiting.pop()
             if isinstance(value, (dict, list)):
                 waiting += [(column, entry) for entry in (value.values() if isinstance(value, dict) else value)]
-            elif row_image is not None and _stem_in(value, names) not in ("", stem_of(row_image.path)):
+            elif row_image is not None and not {*_stems_in(value, names)} <= {stem_of(row_image.path)}:
                 other_names.setdefault(column, []).append(str(value))
     if other_names:
         column, values = next(iter(other_names.items()))
@@ -193,11 +195,12 @@ def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> 
         )
 
 
-def _stem_in(value: Any, names: RowNames) -> str:
-    """Return the name, without extension, of the image at the end of a path or URL; empty if it is none of these."""
-    path = re.sub(r"[?#].*", "", value) if isinstance(value, str) else ""
-    stem = stem_of(path) if names_a_file(path) else ""
-    return next(filter(names.has, (stem, _UPLOADED.sub("", stem))), "")
+def _stems_in(value: Any, names: RowNames) -> Iterator[str]:
+    """Yield the names, without extension, of the images at the end of a path or URL, or of paths in a text."""
+    for path in (value, *_PATHS.findall(value)) if isinstance(value, str) else ():
+        if names_a_file(path):
+            stem = stem_of(path)
+            yield from islice(filter(names.has, (stem, _UPLOADED.sub("", stem))), 1)
 
 
 def _no_header(table: str, columns: Sequence[str]) -> SourceError:

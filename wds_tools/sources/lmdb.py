@@ -1,27 +1,25 @@
 """LMDB databases whose values are encoded images, messages of Caffe's ``Datum``, or records by msgpack.
 
-Values of several keys can be one record. A key is an id, and perhaps a word before or after it: ``image-000000001`` and
-``label-000000001``, ``7`` and ``7_label``, ``cat/1.jpg`` and ``cat/1.txt``. Labels are among the values of a record, or
-the first folder of its key. Pickles are never read: unpickling can run code.
+Labels are among the values of a record, or the first folder of its key, see `lmdb_keys`. Pickles are never read:
+unpickling can run code.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from wds_tools.errors import LabelError, OptionError, SourceError
+from wds_tools.errors import DecodeError, LabelError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.about_images import about
@@ -39,11 +37,12 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
 from wds_tools.sources.inputs import File, Input, path_bytes, path_text
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
+from wds_tools.sources.lmdb_keys import IMAGES, Pattern, grouped, image_pattern, size_patterns
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.refused import NAMED, About, notes_on
 from wds_tools.sources.tfrecord import parse_datum
-from wds_tools.sources.values import PICKLE, Excluded, is_text, name_text
+from wds_tools.sources.values import PICKLE, Excluded, image_size, is_text, name_text
 from wds_tools.wording import counted
 
 _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
@@ -52,99 +51,18 @@ _MAX_DATABASES = 126
 _ORDERS = ("RGB", "BGR")
 _environments: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
-# The words of keys. Any other word is the name of a further value of the record.
-_IMAGES = re.compile("images?|imgs?|rgb|jpe?g|png|webp|tiff?|photo|picture")
-_IMAGE_FOLDERS = re.compile("(image|img)s?")
-_SECOND_IMAGES = re.compile(
-    "masks?|segm?|segmentation|depth|gt|target|labels?|lbl|alpha|edges?|normals?|flow|instance|semantic|annotation"
-)
 _OF_DATABASE = b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split()
-_COUNTS = (b"num-samples", b"num_samples")
+_COUNTS = (b"num-samples", b"num_samples", b"length")
 _BY_KEY = "store each label under its own key, such as label-7 for image-7"
 _NOT_READ = (
     f"is a pickle, which is never read: if it has labels, {_BY_KEY}; if it has class names, pass them with --classes "
     "(classes=)"
 )
-_SEPARATOR = re.compile(rb"[-_:./]")
-
-
-class Pattern(NamedTuple):
-    """What is before and after the id in a key, and the name that its value gets in the record."""
-
-    name: str
-    before: bytes = b""
-    after: bytes = b""
-
-    def key(self, id_: bytes) -> bytes:
-        """Return the key for an id."""
-        return self.before + id_ + self.after
-
-    def id_of(self, key: bytes) -> bytes:
-        """Return the id of a key of this pattern."""
-        return key[len(self.before) : len(key) - len(self.after)]
-
-
-_PLAIN = Pattern("image")
-
-
-def patterns_of(key: bytes) -> Iterator[Pattern]:
-    """Yield the ways in which a key can be a word and an id.
-
-    >>> [(pattern.name, pattern.id_of(b"train_1_label")) for pattern in patterns_of(b"train_1_label")]
-    [('train', b'1_label'), ('label', b'train_1')]
-    """
-    separators = list(_SEPARATOR.finditer(key))
-    if separators and (word := key[: separators[0].start()]) and not word.isdigit() and key[separators[0].end() :]:
-        yield Pattern(path_text(word).lower(), key[: separators[0].end()], b"")
-    if separators and (word := key[separators[-1].end() :]) and not word.isdigit() and key[: separators[-1].start()]:
-        yield Pattern(path_text(word).lower(), b"", key[separators[-1].start() :])
-
-
-def image_pattern(key: bytes) -> Pattern:
-    """Return the pattern of an image's key.
-
-    >>> image_pattern(b"image-01").id_of(b"image-01"), image_pattern(b"7/img").id_of(b"7/img")
-    (b'01', b'7')
-    """
-    for pattern in patterns_of(key):
-        if (_IMAGE_FOLDERS if pattern.before.endswith(b"/") else _IMAGES).fullmatch(pattern.name):
-            return pattern._replace(name="image")
-    return _PLAIN
 
 
 def _first_folder(key: bytes) -> str:
     """Return the first folder of the id in a key; empty without one."""
     return path_text(image_pattern(key).id_of(key).rpartition(b"/")[0].partition(b"/")[0])
-
-
-def _grouped(
-    images: Sequence[bytes], others: Iterable[bytes]
-) -> tuple[list[tuple[Pattern, bytes, list[Pattern]]], list[bytes]]:
-    """Return (pattern, key, patterns of further values) of each record in the order of the keys, and all other keys.
-
-    ``images`` are keys whose values are images, or records with images.
-    """
-    records: dict[bytes, tuple[Pattern, bytes]] = {}  # by id
-    further: dict[bytes, list[Pattern]] = {}
-
-    def is_joined(key: bytes, words: re.Pattern[str] | None = None) -> bool:
-        """Add a value to the record that its key names, if there is one."""
-        for pattern in patterns_of(key):
-            if pattern.id_of(key) in records and (words is None or words.fullmatch(pattern.name)):
-                further.setdefault(pattern.id_of(key), []).append(pattern)
-                return True
-        return False
-
-    for key in images:
-        pattern = image_pattern(key)
-        id_ = pattern.id_of(key)
-        records[key if id_ in records else id_] = (_PLAIN if id_ in records else pattern, key)
-    for key in images:
-        if records.get(key) == (_PLAIN, key) and is_joined(key, _SECOND_IMAGES):
-            del records[key]
-    alone = [key for key in others if not is_joined(key)]
-    grouped = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
-    return sorted(grouped, key=lambda record: record[1]), alone
 
 
 class LmdbSource(RecordSource):
@@ -237,7 +155,7 @@ class LmdbSource(RecordSource):
         if entry.location[0] != _IMAGE:
             return NONE
         key = path_bytes(entry.path)
-        return name(self._class_of(path_text(image_pattern(key).id_of(key))))
+        return name(self._class_of(path_text(self.patterns[entry.location[1]].id_of(key))))
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:  # noqa: ARG002 - of the database
         """Return the class names that a key of the database has."""
@@ -361,9 +279,10 @@ class LmdbSource(RecordSource):
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
         if len(forms) < before:
             collector.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
-        if stated and int(stated) != len(keys) and self.split is None:
-            collector.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
-        records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
+        records, alone = grouped(keys, [key for key in forms if forms[key] == _OTHER], self._sizes(keys, forms))
+        if stated and int(stated) != len(records) and self.split is None:
+            count = len(records)
+            collector.account.notes.append(f"the database states {int(stated):,} samples, and has {count:,} images")
         are_labelled = LABEL in {**self.columns, **self.databases}
         are_labelled |= any(further or forms[key] != _IMAGE for _, key, further in records)
         self.has_classes = len({self._class_of(path_text(pattern.id_of(key))) for pattern, key, _ in records}) > 1
@@ -376,6 +295,25 @@ class LmdbSource(RecordSource):
             used = [indices.setdefault(part, len(indices)) for part in (pattern, *further)]
             self._records.append((key, (forms[key], *used)))
         self.patterns = list(indices)
+
+    def _sizes(self, keys: Sequence[bytes], forms: Mapping[bytes, int]) -> list[Pattern]:
+        """Return the patterns of the keys, the chosen one first, if each image is stored in several sizes."""
+        with self._transaction() as transaction:
+            try:
+                sizes = size_patterns(
+                    [key for key in keys if forms[key] == _IMAGE], lambda key: image_size(bytes(transaction.get(key)))
+                )
+            except DecodeError:  # it is skipped when it is read
+                return []
+        names = [size.name for size in sizes]
+        if sizes and self.columns.get(IMAGE) not in names:
+            raise SourceError(
+                f"{self.path} has images in {counted(len(sizes), 'size')}, by their keys ({quoted(names)} and the same "
+                f"id): name the size to pack, as in --column image={names[-1]} (columns={{'image': {names[-1]!r}}}); "
+                "the other sizes become further fields"
+            )
+        chosen = self.columns.pop(IMAGE) if sizes else ""
+        return sorted(sizes, key=lambda size: size.name != chosen)
 
     def _add_others(
         self, collector: Collector, meta: dict[bytes, bytes], alone: list[bytes], images: list[File], *, labelled: bool
@@ -429,7 +367,7 @@ class LmdbSource(RecordSource):
                 f"time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each as a separate "
                 "dataset (--split folders)"
             )
-        if len(first) == 1 and (is_split_name(min(first)) or _IMAGES.fullmatch(min(first))):
+        if len(first) == 1 and (is_split_name(min(first)) or IMAGES.fullmatch(min(first))):
             self.base += f"{first.pop()}/"
         return list(ids)
 

@@ -28,6 +28,7 @@ from wds_tools.sources.arrow_types import features_of, has_binary
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
 from wds_tools.sources.label_choice import class_lists_of
+from wds_tools.sources.layouts import names_a_file
 from wds_tools.sources.values import Excluded, cell
 from wds_tools.wording import counted
 
@@ -242,13 +243,13 @@ class TextTable:
                     "CSV or JSON Lines in UTF-8, which are read row by row"
                 )
             if self._is_parquet:
-                return _rows_of_parquet(data)
+                return [*map(_with_single_paths, _rows_of_parquet(data))]
             try:
                 text = data.decode(self.encoding).removeprefix("\ufeff")
             except UnicodeError as error:
                 raise SourceError(f"{self.path} is not {self.encoding}: {error}; name another --encoding") from error
             if self._is_document:
-                return _rows_of_document(text, str(self.path))
+                return [*map(_with_single_paths, _rows_of_document(text, str(self.path)))]
             if self.is_json:
                 return [self._object(line) for line in _LINE.findall(text) if line.strip()]
             lines = iter(io.StringIO(text, newline=""))
@@ -259,7 +260,7 @@ class TextTable:
         row = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_unique)
         if not isinstance(row, dict):
             raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
-        return row
+        return _with_single_paths(row)
 
     def _row_of(self, values: list[str]) -> Row:
         has_title = len(self.columns) - len(self.unnamed) == 1 < len(self.columns)
@@ -327,6 +328,12 @@ def _has_columns(value: Mapping[str, Any]) -> bool:
 
 def _names_images(names: Iterable[str]) -> bool:
     return bool(usual_columns(IMAGE, names, {}, where=""))
+
+
+def _with_single_paths(row: Row) -> Row:
+    """Return a row in which a list with only the path of the image is this path, as in ``"images": ["1.jpg"]``."""
+    lists = (name for name in row if isinstance(row[name], list) and len(row[name]) == 1 and _names_images([name]))
+    return row | {name: row[name][0] for name in lists if names_a_file(row[name][0])}
 
 
 def _rows_of_document(text: str, where: str) -> list[Row]:

@@ -15,6 +15,7 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
+from wds_tools.format.label_source import LabelSource
 from wds_tools.sources import folder_names, layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
@@ -302,7 +303,8 @@ class ClassFolders(Layout):
                     "one of them"
                 )
             collector.account.attach("label", len(stated))
-            return {path: files.read(stated[path]) if path in stated else NONE for path in images}.__getitem__
+            labels = {path: LabelSource().value(path, files.read(file)) for path, file in stated.items()}
+            return lambda path: labels.get(path, NONE)
         for file in stated.values():
             self.skip(collector, file, "is not used: the folder is the label")
         several = {path: further.pop(LABELS) for path, further in parts.items() if LABELS in further}
@@ -534,7 +536,11 @@ class TreeSource(Source):
         assert self.layout is not None, "a source is listed before it is read"
         image = self.tree.read(self.layout.base + entry.path, entry.size, entry.location)
         parts = {field: self._read(file) for field, file in entry.parts}
-        return self.layout.record(image, parts, unpacked(entry.facts) if entry.facts else {})
+        record = self.layout.record(image, parts, unpacked(entry.facts) if entry.facts else {})
+        facts = dict(record.facts or {})
+        if facts.get("path", entry.path) != entry.path:  # of a JSON file; the path of the sample has this name
+            facts["path_"] = facts.pop("path")
+        return record._replace(facts=facts)
 
     def _read(self, file: File) -> bytes:
         return self.tree.read(file.path, file.size, file.location)

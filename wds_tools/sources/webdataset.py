@@ -39,7 +39,15 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    LABEL_WORD,
+    facts_bytes,
+    json_object,
+    usual_columns,
+    usual_names,
+)
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, stamp_of, states_of
 from wds_tools.sources.inputs import Input
@@ -58,6 +66,8 @@ from wds_tools.storage.patterns import has_pattern
 from wds_tools.wording import counted
 
 _PARSED = 20  # samples whose JSON is looked at for a label
+_MAX_WORDS = 1000  # different texts of a field, if it could be the label
+_MAX_WORD = 64  # bytes of a text that are looked at
 _CANDIDATES = 3  # places of a label that a note names
 _CARD_NAME = "README.md"  # of a dataset
 _NOT_A_FIELD = "its name has no key or no extension"
@@ -411,6 +421,7 @@ class _Seen:
         self._several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         self._places: dict[str, None] = {}
         self._entries: dict[str, list[Any]] = {}  # of json, in the first samples
+        self._words: dict[str, Counter[str]] = {}  # texts of one word of other fields, and how often they occur
         self._folders: set[str] = set()
         self._parsed = 0
 
@@ -440,6 +451,10 @@ class _Seen:
             self._invalid.append(sample)
         self._several[image, tuple(name for name in _IMAGES if name in fields and name != image)] += 1
         self._folders.add(key.rpartition("/")[0])
+        for name, text in content.items():
+            words = self._words.setdefault(name, Counter())
+            if len(words) <= _MAX_WORDS and LABEL_WORD.fullmatch(word := bytes(text[:_MAX_WORD]).strip()):
+                words[word.decode()] += 1
         usual = usual_names(LABEL)
         self._places |= dict.fromkeys(name for name in fields if not usual.isdisjoint(name.lower().split(".")))
         if "json" in fields and self._parsed < _PARSED:
@@ -456,7 +471,9 @@ class _Seen:
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
             self._places["folder"] = None
         if not self._places:
-            return hint(self._entries, "entry")
+            few = {name: words for name, words in self._words.items() if len(words) <= _MAX_WORDS}
+            texts = {name: [*words, *(word for word in words if words[word] > 1)] for name, words in few.items()}
+            return hint({**texts, **self._entries}, "field")
         shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
         return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 

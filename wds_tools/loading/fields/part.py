@@ -196,7 +196,11 @@ class Part:
         missing = np.flatnonzero(labels == NO_LABEL)
         if len(missing):
             shard, key = self.rows.shard_and_key(int(missing[0]))
-            raise MissingFieldError("the sample has no class number in its field 'cls'", shard=shard, key=key)
+            raise MissingFieldError(
+                "the sample has no label: load only samples with where='label >= 0', or leave 'label' out of fields=",
+                shard=shard,
+                key=key,
+            )
         return labels
 
     def image_files(self, field: str) -> ImageFiles:
