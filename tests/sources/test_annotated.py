@@ -391,23 +391,40 @@ def test_bad_objects_skip_their_image_and_are_an_error_with_strict(src, tmp_path
         wt.pack(src, tmp_path / "strict", strict=True)
 
 
-def test_several_coco_files_about_the_same_images_are_refused(src, tmp_path):
-    for name in ("a.json", "b.json"):
+@pytest.mark.parametrize("names", [("a.json", "b.json"), ("instances_train2017.json", "panoptic_train2017.json")])
+def test_several_coco_files_about_the_same_images_are_refused(names, src, tmp_path):
+    for name in names:
         (src / name).write_text(coco_file())
-    with pytest.raises(SourceError, match=r"several COCO files about the same images, 'a\.json', 'b\.json'"):
+    message = rf"COCO files about the same images, such as 'photo_1\.jpg', '{names[0]}', '{names[1]}': .* Move"
+    with pytest.raises(SourceError, match=message):
         wt.pack(src, tmp_path / "out")
 
 
-def test_exports_of_two_jobs_are_not_mixed(tmp_path):
-    """CVAT writes a file with this name for each job, and names frames alike."""
-    for job in ("job_1", "job_2"):
+@pytest.mark.parametrize("folder", ["", "annotations/"])
+@pytest.mark.parametrize("name", ["instances_default.json", "captions_default.json"])
+def test_exports_of_two_jobs_are_not_mixed(name, folder, tmp_path):
+    """CVAT writes a file with the same name for each job, and names frames alike."""
+    files = {"job_1": f"{folder}instances_default.json", "job_2": f"{folder}{name}"}
+    for number, (job, file) in enumerate(files.items(), start=1):
         (tmp_path / "src" / job / "images").mkdir(parents=True)
-        shutil.copy(FOREIGN / "images" / "photo_1.jpg", tmp_path / "src" / job / "images" / "photo_1.jpg")
-        (tmp_path / "src" / job / "instances_default.json").write_text(coco_file())
-    with pytest.raises(SourceError, match=r"job_1/instances_default\.json' and 'job_2/.*pack the folders separately"):
+        (tmp_path / "src" / job / file).parent.mkdir(exist_ok=True)
+        shutil.copy(FOREIGN / "images" / f"photo_{number}.jpg", tmp_path / "src" / job / "images" / "photo_1.jpg")
+        image = {"id": 1, "file_name": "photo_1.jpg"}
+        box = {"id": number, "image_id": 1, "category_id": 3, "bbox": [number, 8, 20, 16]}
+        (tmp_path / "src" / job / file).write_text(coco_file(images=[image], annotations=[box]))
+    with pytest.raises(
+        SourceError, match=r"job_1/.* and 'job_2/.* both list 'photo_1\.jpg'.* pack job_1/ and job_2/ sep"
+    ):
         wt.pack(tmp_path / "src", tmp_path / "out")
-    wt.pack(tmp_path / "src" / "job_2", tmp_path / "out")
-    assert json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
+    (tmp_path / "src/job_2/images/photo_1.jpg").rename(tmp_path / "src/job_2/images/photo_2.jpg")
+    path = tmp_path / "src" / "job_2" / files["job_2"]
+    path.write_text(path.read_text().replace("photo_1.jpg", "photo_2.jpg"))
+    shutil.copy(FOREIGN / "images" / "photo_4.jpg", tmp_path / "src/job_1/images/photo_2.jpg")  # no file lists it
+    report = wt.pack(tmp_path / "src", tmp_path / "out", images="keep")
+    assert {entries["path"]: entries["objects"][0]["box"][0] for entries in json_of(tmp_path / "out").values()} == {
+        "job_1/images/photo_1.jpg": 1, "job_2/images/photo_2.jpg": 2,
+    }  # fmt: skip
+    assert [*skipped(report)] == ["job_1/images/photo_2.jpg"]
 
 
 def test_boxes_that_are_fractions_are_refused(tmp_path):
@@ -555,7 +572,19 @@ def test_a_class_number_beyond_the_names_is_an_error_of_the_whole_tree(tmp_path)
         wt.pack(src, tmp_path / "out")
 
 
-def test_roboflow_style_folders_with_one_json_each(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [
+        ("{}/_annotations.coco.json", ["train", "valid"]),
+        ("{}/annotations.json", ["train", "valid"]),
+        ("{}/labels.json", ["train", "valid"]),
+        ("{}/coco/instances_default.json", ["train", "valid"]),
+        ("{}_coco.json", ["train", "valid"]),
+        ("annotations/annotations_{}2017.json", ["train2017", "valid2017"]),
+    ],
+)
+def test_each_split_has_a_json_file(name, splits, tmp_path):
+    """Of Roboflow, FiftyOne, and others."""
     src = tmp_path / "src"
     raw = json.loads((FOREIGN / "coco" / "supervision_boxes.json").read_text())
     for folder, split in [("train", "train"), ("valid", "val")]:
@@ -563,12 +592,13 @@ def test_roboflow_style_folders_with_one_json_each(tmp_path):
         (src / folder).mkdir(parents=True)
         ids = {image["id"] for image in there}
         part = raw | {"images": there, "annotations": [one for one in raw["annotations"] if one["image_id"] in ids]}
-        (src / folder / "_annotations.coco.json").write_text(json.dumps(part))
+        (src / name.format(folder)).parent.mkdir(exist_ok=True)
+        (src / name.format(folder)).write_text(json.dumps(part))
         for image in there:
             shutil.copy(FOREIGN / "images" / image["file_name"], src / folder)
     reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
-    assert list(reports) == ["train", "valid"]
-    check_boxes({**samples_of(tmp_path / "out" / "train"), **samples_of(tmp_path / "out" / "valid")})
+    assert list(reports) == splits
+    check_boxes({name: one for split in splits for name, one in samples_of(tmp_path / "out" / split).items()})
 
 
 def test_images_are_bytes_of_the_files(tmp_path):

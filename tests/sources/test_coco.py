@@ -318,7 +318,9 @@ def test_a_file_in_which_annotations_come_first_is_read_too():
         assert coco.parse(data, "some.json").images == parse(BASE).images
 
 
-def test_captions_and_key_points_are_joined_with_the_instances_of_the_same_images():
+@pytest.mark.parametrize("ids", [[1, 2, 3], [2, 1, 9], [70, 71, 72]])
+def test_captions_and_key_points_are_joined_with_the_instances_of_the_same_images(ids):
+    """Also if each file has its own ids for the annotations."""
     boxes, captions, points = (
         parsed(FOREIGN / folder / f"{kind}_train.json")
         for folder, kind in [
@@ -327,6 +329,10 @@ def test_captions_and_key_points_are_joined_with_the_instances_of_the_same_image
             ("datumaro_person_keypoints", "person_keypoints"),
         ]
     )
+    raw = json.loads((FOREIGN / "datumaro_person_keypoints" / "person_keypoints_train.json").read_text())
+    for new, one in zip(ids, raw["annotations"], strict=False):
+        one["id"] = new
+    points = parse(raw)
     joined = coco.merged(coco.merged(captions, boxes, "x"), points, "x")
     facts = sample(joined)
     assert facts["captions"] == ["a cat", "a dog"]

@@ -34,6 +34,7 @@ LABELME = "LabelMe"
 MADE_UP = ("id", "file_name")
 """Entries of images that only `as_coco` adds."""
 
+_SPLITS = "with and without the name of a split"
 _NO_CLASS = "object"  # of regions of VIA without attributes
 _Points = Sequence[Sequence[float]]
 _Shape = dict[str, Any]
@@ -58,9 +59,9 @@ class Coco(Annotated):
         if not by_split:
             return _splits_of_shapes(self, files)
         if "" in by_split and len(by_split) > 1:
-            raise _several([file.path for same in by_split.values() for file in same])
+            raise _several([file.path for same in by_split.values() for file in same], _SPLITS)
         plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
-        lists = {(part.annotations.ids, part.annotations.names): part.source for part in plan.values()}
+        lists = {(part.annotations.ids, part.annotations.names): part.used[0].path for part in plan.values()}
         lists.pop(((), ()), None)
         if len(lists) > 1:
             raise SourceError(
@@ -80,33 +81,59 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     return list(islice(coco_files, 1) if first else coco_files)
 
 
-def _several(paths: Sequence[str]) -> SourceError:
+def _several(paths: Sequence[str], about: str) -> SourceError:
     return SourceError(
-        f"there are several COCO files about the same images, {quoted(sorted(paths))}: it is not known which one is "
-        "meant. Keep one, or name them as COCO does: instances_train.json, person_keypoints_train.json, "
-        "captions_train.json"
+        f"there are several COCO files {about}, {quoted(sorted(paths))}: it is not known which one is meant. Move "
+        "the others away; only objects, key points and captions are joined, of files that are named as by COCO: "
+        "instances_train.json, person_keypoints_train.json, captions_train.json"
     )
 
 
-def _check_names(paths: Sequence[str], where: str) -> None:
-    """Check that the files that describe the images of one split have different names."""
-    first: dict[str, str] = {}
-    for path in sorted(paths):
-        if (same := first.setdefault(posixpath.basename(path), path)) != path:
-            raise SourceError(
-                f"{where} has {same!r} and {path!r}, which have the same name, so each seems to be about the images of "
-                "a separate folder: pack the folders separately, then merge the datasets; or remove a copy"
-            )
+def _folders_of(files: Files, paths: Sequence[str]) -> dict[str, str]:
+    """Return the folder of each file that has its images next to or below it, if several files have such folders.
+
+    COCO itself has all files in ``annotations/``, next to folders of images, so ``annotations`` is not such a folder.
+    """
+    above = {path: posixpath.dirname(path).removesuffix("annotations").rstrip("/") for path in paths}
+    folders = [f"{folder}/" for folder in dict.fromkeys(above.values()) if folder]
+    folders = [one for one in folders if not any(two != one and two.startswith(one) for two in folders)]
+    folders = [folder for folder in folders if any(path.startswith(folder) for path in files.images.paths)]
+    return {path: f"{folder}/" for path, folder in above.items() if f"{folder}/" in folders and len(folders) > 1}
+
+
+def _check_pair(first: str, second: str, name: str, folders: Mapping[str, str]) -> None:
+    """Check that two files may be about the same image."""
+    if first in folders and second in folders and folders[first] != folders[second]:
+        raise SourceError(
+            f"{first!r} and {second!r} both list {name!r}, and each seems to be about the images of its folder: pack "
+            f"{folders[first]} and {folders[second]} separately, then merge the datasets; or remove a copy"
+        )
+    kinds = {posixpath.basename(path) for path in (first, second) if coco.can_be_merged(path)}
+    if len(kinds) < 2:
+        raise _several([first, second], f"about the same images, such as {name!r}")
 
 
 def _coco_split(files: Files, split: str, same: Sequence[File]) -> Described:
     """Return the split that COCO files of one split describe together."""
-    if len(same) > 1 and not all(coco.can_be_merged(file.path) for file in same):
-        raise _several([file.path for file in same])
     annotations = coco.parse(files.read(same[0]), same[0].path)
+    if len(same) == 1:
+        return _described(files, split, annotations, same)
+    folders = _folders_of(files, [file.path for file in same])
+    tables = {name: [same[0].path] for name in _listed(annotations)}  # image -> files that list it
     for file in same[1:]:
-        annotations = coco.merged(annotations, coco.parse(files.read(file), file.path), file.path)
-    return _described(files, split, annotations, same)
+        added = coco.parse(files.read(file), file.path)
+        for name in _listed(added):
+            for path in tables.setdefault(name, []):
+                _check_pair(path, file.path, name, folders)
+            tables[name].append(file.path)
+        annotations = coco.merged(annotations, added, file.path)
+    return _described(
+        files, split, annotations, same, tables={name: paths[0] for name, paths in tables.items()}, folders=folders
+    )
+
+
+def _listed(annotations: Annotations) -> list[str]:
+    return [*annotations.images, *(skip.path for skip in annotations.skipped)]
 
 
 def _described(
@@ -117,14 +144,27 @@ def _described(
     file_of: Mapping[str, File] = MappingProxyType({}),
     file_kind: str = "",
     masks_of: Mapping[str, dict[str, File]] = MappingProxyType({}),
+    tables: Mapping[str, str] = MappingProxyType({}),
+    folders: Mapping[str, str] = MappingProxyType({}),
 ) -> Described:
-    """Return a split with the images that its annotations name; the arguments are as in `Described`."""
-    _check_names([file.path for file in used], files.where)
+    """Return a split with the images that its annotations name; further arguments are as in `Described`.
+
+    ``tables`` has the file that names an image, by default the first one, and ``folders`` the folder of its images.
+    """
     first = used[0].path if used else ""
     source = posixpath.basename(first) or f"a {file_kind}"
-    names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
+    names = _listed(annotations)
     row_names = RowNames(files.images)
-    images = {name: row_names.find(coco.name_here(name), table=first, folder=split) for name in names}
+
+    def find(name: str) -> File | None:
+        table = tables.get(name, first)
+        folder = folders.get(table, "")
+        place = posixpath.join(folder, posixpath.basename(table)) if folder else table
+        image = row_names.find(coco.name_here(name), table=place, folder=split)
+        return image if image is not None and image.path.startswith(folder) else None
+
+    images = {name: find(name) for name in names}
+    _check_once(images, first)
     if names and not any(images.values()):
         raise SourceError(
             f"no image of {first} is in {files.where}, such as {names[0]!r}: put the images into a folder below it"
@@ -141,6 +181,17 @@ def _described(
     are_single = all(len(classes) < 2 for classes in labels.values())
     classes = {path: several[0] if are_single else several for path, several in labels.items() if several}
     return Described(annotations, images, parts, used, source, file_of, file_kind, classes)
+
+
+def _check_once(images: Mapping[str, File | None], where: str) -> None:
+    """Check that no two names mean the same image."""
+    names: dict[str, str] = {}
+    for name, image in images.items():
+        if image is not None and (before := names.setdefault(image.path, name)) != name:
+            raise SourceError(
+                f"{where} names {before!r} and {name!r}, and both can only be {image.path!r}: write paths into it that "
+                "end like those of the images"
+            )
 
 
 def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, bytes, str]]:
@@ -191,7 +242,8 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
         images.setdefault(split, []).extend(entry._replace(name=image.path) if image else entry for entry in shaped)
     if len(kinds) > 1 or ("" in images and len(images) > 1):
         raise _several(
-            [file.path for same in used.values() for file in same] + [file.path for file in file_of.values()][:1]
+            [file.path for same in used.values() for file in same] + [file.path for file in file_of.values()][:1],
+            "of several formats" if len(kinds) > 1 else _SPLITS,
         )
     place = "imagePath" if LABELME in kinds else "the entry of the image"
     stated = {file.path: "" for file in files.images} | stated if stated else {}

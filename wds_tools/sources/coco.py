@@ -34,14 +34,16 @@ from wds_tools.format.objects import (
     run_lengths,
 )
 from wds_tools.sources.annotations import Annotations, Collected, first_of, packed, unpacked
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.layouts import is_split_name, split_folder
 from wds_tools.wording import counted
 
 _LISTS = ("images", "annotations", "categories")
 _DESCRIPTIONS = ("info", "licenses", "type")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "image_info", "lvis_v1")
-_MERGED = ("instances_", "person_keypoints_", "captions_")
+_WORDS = "|".join((*_KINDS, "annotations?", "coco", "labels?", "results?"))
+_AROUND = re.compile(rf"^(({_WORDS})[-_.])+|([-_.]({_WORDS}))+$")
+_MERGED = re.compile(r"(instances|person_keypoints|captions)(_.*)?\.json")
 _USUAL_NAMES = ("labels.json", "annotations.json", "result.json", "coco.json", "_annotations.coco.json")
 _ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
@@ -64,12 +66,18 @@ def has_usual_name(path: str) -> bool:
     (True, True, False)
     """
     folder, name = posixpath.split(path.lower())
-    return bool(split_of(path)) or posixpath.basename(folder) == "annotations" or name in _USUAL_NAMES
+    stem = name.removesuffix(".json")
+    return (
+        stem == _ROBOFLOW
+        or bool(_split_in_name(stem))
+        or posixpath.basename(folder) == "annotations"
+        or name in _USUAL_NAMES
+    )
 
 
 def can_be_merged(path: str) -> bool:
     """Return whether a file is one of several that COCO provides for the same images."""
-    return posixpath.basename(path).startswith(_MERGED)
+    return _MERGED.fullmatch(posixpath.basename(path)) is not None
 
 
 def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = (), ids_repeat: bool = False) -> Annotations:
@@ -434,7 +442,8 @@ def _keypoints(values: Any, names: Any) -> list[list[float]]:
 def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """Return the annotations of two files about the same images, such as instances and captions.
 
-    Objects with the same id become one with the attributes of both, as in ``person_keypoints`` and ``instances``.
+    Objects with the same class and box become one with the attributes of both, as in ``person_keypoints`` and
+    ``instances``, and so do those with the same class and id.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(source_id) for source_id, name in zip(second.ids, second.names, strict=True)):
@@ -466,11 +475,22 @@ def _merged_attributes(main: Annotations, added: Annotations, numbers: Mapping[i
 def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]) -> bytes:
     facts, more = unpacked(first) if first else {}, unpacked(second)
     objects = list(facts.get("objects", ()))
-    position = {entry["id"]: i for i, entry in enumerate(objects) if "id" in entry}
+    boxes: dict[Any, list[int]] = {}
+    for i, entry in enumerate(objects):
+        boxes.setdefault(_class_and_box(entry), []).append(i)
+    without = []
     for entry in more.get("objects", ()):
         entry["category"] = numbers[entry["category"]]
-        if (i := position.get(entry.get("id"))) is not None:
+        if same := boxes.get(_class_and_box(entry)):
+            i = min(same, key=lambda i: objects[i].get("id") != entry.get("id"))
+            same.remove(i)
             objects[i] = entry | objects[i]
+        else:
+            without.append(entry)
+    ids = {(objects[i]["category"], objects[i]["id"]): i for same in boxes.values() for i in same if "id" in objects[i]}
+    for entry in without:
+        if (place := ids.get((entry["category"], entry.get("id")))) is not None:
+            objects[place] = entry | objects[place]
         else:
             objects.append(entry)
     together = more | facts
@@ -479,20 +499,31 @@ def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]
     return packed(together)
 
 
+def _class_and_box(entry: Object) -> tuple[float, ...]:
+    return (entry["category"], *(round(edge, 2) for edge in entry["box"]))
+
+
 def split_of(path: str) -> str:
     """Return the split that a file is about, by its name or folder; "" if neither names one.
 
     >>> split_of("annotations/instances_train2017.json"), split_of("valid/_annotations.coco.json"), split_of("a.json")
     ('train2017', 'valid', '')
+    >>> split_of("train_coco.json"), split_of("annotations_val.json"), split_of("val/labels.json")
+    ('train', 'val', 'val')
     """
     folder, name = posixpath.split(path)
     stem = name.removesuffix(".json")
-    if stem == _ROBOFLOW:
-        return posixpath.basename(folder)
-    for kind in _KINDS:
-        if stem.startswith(f"{kind}_"):
-            return stem.removeprefix(f"{kind}_")
-    return stem if is_split_name(stem) else ""
+    split = _split_in_name(stem)
+    if split and is_split_name(split):
+        return split
+    return split_folder(path) or (posixpath.basename(folder) if stem == _ROBOFLOW else split)
+
+
+def _split_in_name(stem: str) -> str:
+    """Return the split in a name, or what follows a kind of COCO, such as "default"; "" without either."""
+    split = _AROUND.sub("", stem)
+    is_kind = any(stem.startswith(f"{kind}_") for kind in _KINDS)
+    return split if is_kind or is_split_name(split) else ""
 
 
 def name_here(name: str) -> str:
