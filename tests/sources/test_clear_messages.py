@@ -206,3 +206,11 @@ def test_a_text_that_means_a_missing_value_may_be_a_name(tmp_path: Path, six: li
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     [note] = open_source(tmp_path / "a.parquet").scan().account.notes
     assert "'country' (NA, DE) could be it" in note
+
+
+def test_entries_of_objects_that_may_be_labels_are_noted(tmp_path: Path, six: list[Photo]) -> None:
+    rows = [{"image": photo.data, "meta": {"label": n % 3, "id": n, "sizes": [n]}} for n, photo in enumerate(six)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for src, part in ((tmp_path / "a.parquet", "column"), (rows, "entry")):
+        [note] = open_source(src).scan().account.notes
+        assert note == f"no label: 'meta.label' could be it: write it as a separate {part}"

@@ -99,6 +99,9 @@ def test_an_unknown_column_or_role_is_an_error_that_lists_the_known_ones(birds: 
         scan(birds)
     with pytest.raises(SourceError, match=r"has no 'nothing' for the label; it has .*'species'"):
         scan(birds, image="photo_file", label="nothing")
+    np.savez(birds.parent / "a.npz", images=np.zeros((4, 8, 8), np.uint8), kinds=[0, 1, 0, 1])
+    with pytest.raises(SourceError, match="'images' is the image, so it cannot be the label"):
+        scan(birds.parent / "a.npz", label="images")
     with pytest.raises(OptionError, match=r"role 'picture'; allowed are 'image' and 'label'"):
         scan(birds, picture="photo_file")
 

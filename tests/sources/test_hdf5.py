@@ -129,6 +129,30 @@ def test_a_group_for_each_image_is_an_error(tmp_path: Path) -> None:
     assert "a group for each image, such as '0/image'" in refusal(tmp_path / "a.h5")
 
 
+@pytest.mark.parametrize(
+    ("groups", "are_classes"), [(("images", "masks"), False), (("rgb", "depth"), True), (("mask", "no_mask"), True)]
+)
+def test_groups_of_images_and_masks_are_no_classes(tmp_path: Path, groups: tuple[str, str], are_classes: bool) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row, image in enumerate(rgb()):
+            file[f"{groups[0]}/{row}"], file[f"{groups[1]}/{row}"] = image, image[..., 0]
+    if are_classes:
+        assert packed(tmp_path / "a.h5", tmp_path).classes == tuple(sorted(groups))
+    else:
+        assert "a dataset for each image and each mask, in the groups 'images', 'masks'" in refusal(tmp_path / "a.h5")
+
+
+def test_labels_in_an_attribute_are_not_left_out_in_silence(path: Path) -> None:
+    with h5py.File(path, "a") as file:
+        file["images"].attrs["y"] = labels()[::-1]
+        file.attrs["label"] = 7
+    packed(path, path.parent).check(rgb(), labels())
+    with h5py.File(path, "a") as file:
+        del file["labels"]
+    assert "'images@y' cannot be used: it is an attribute: save labels as an array; --column label=" in refusal(path)
+    assert not any("cls" in sample for sample in packed(path, path.parent / "none", label="").samples)
+
+
 def test_images_in_one_group_without_classes_are_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for row, image in enumerate(rgb()):

@@ -263,7 +263,14 @@ def test_what_is_not_a_label_in_a_tuple_is_an_error(label: Any, message: str) ->
         scan(Images([label]))
 
 
-@pytest.mark.parametrize("label", [lambda row: 1000 + row, lambda row: f"a photo of thing {row}"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        lambda row: 1000 + row,
+        lambda row: f"a photo of thing {row}",
+        lambda row: [f"a photo of thing {row}", f"thing no. {row}"],  # as CocoCaptions of torchvision returns
+    ],
+)
 def test_second_entries_that_all_differ_are_ids_or_captions_and_not_labels(label: Callable[[int], Any]) -> None:
     labels = [label(row) for row in range(20)]
     pair = (np.zeros((20, 5, 6, 3), np.uint8), labels)
@@ -273,8 +280,10 @@ def test_second_entries_that_all_differ_are_ids_or_captions_and_not_labels(label
         assert (
             "entry 'label' is not the label, because it has a different value in each row" in listing.account.notes[0]
         )
-    assert len({entry.label for entry in scan(pair, columns={"label": "label"}).inputs}) == 20
-    assert len({entry.label for entry in scan(Images(labels[:19])).inputs}) == 19
+    chosen = scan(pair, columns={"label": "label"}).inputs
+    assert len({entry.label if entry.labels is None else tuple(entry.labels) for entry in chosen}) == 20
+    if not isinstance(labels[0], list):
+        assert len({entry.label for entry in scan(Images(labels[:19])).inputs}) == 19
     names = [f"class {number}" for number in range(20)]
     assert [entry.label for entry in scan(Images(list(range(20)), classes=names)).inputs] == list(range(20))
 

@@ -23,7 +23,16 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.class_file import MAYBE_LISTS, is_class_list, may_name_classes, names_in
-from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    check_not_image,
+    field_name,
+    find_column,
+    no_image_error,
+    plain_name,
+    usual_names,
+)
 from wds_tools.sources.label_choice import (
     Flags,
     LabelChoice,
@@ -107,7 +116,9 @@ class Contents:
         if is_list and (names := names_in(value)):
             self.class_names[kind, name] = names
         else:
-            self.unusable.append(Unusable(kind, name, f"{reason}{may_name_classes(value)}"))
+            may_be_labels = kind == "attribute" and np.size(value) > 1 and role_rank(name, LABEL) == 2
+            remedy = ": save labels as an array" if may_be_labels else may_name_classes(value)
+            self.unusable.append(Unusable(kind, name, reason + remedy, may_be_labels))
 
     def refuse(self, name: str, reason: object) -> None:
         """Add an array that is left out."""
@@ -117,10 +128,10 @@ class Contents:
 def words_of(name: str) -> list[str]:
     """Return the words of the last part of a path, without names of splits; of an earlier part if none is left.
 
-    >>> words_of("train/X"), words_of("images/test"), words_of("trainLabels"), words_of("y_val")
+    >>> words_of("train/X"), words_of("images/test"), words_of("trainLabels"), words_of("images@y")
     (['x'], ['images'], ['labels'], ['y'])
     """
-    parts = ([word.lower() for word in _WORD.findall(part)] for part in reversed(name.split("/")))
+    parts = ([word.lower() for word in _WORD.findall(part)] for part in reversed(re.split("[/@]", name)))
     kept = ([word for word in words if word not in SPLIT_OF and word != "set"] for words in parts)  # as in train_set_x
     return next(filter(None, kept), [])
 
@@ -402,6 +413,7 @@ class ArrayRoles:
         self._refuse_unusable(lambda part: part.name == name)
         if name in self._left_out:
             raise SourceError(f"{where}: {name!r} cannot be the label: it {self._left_out[name]}")
+        check_not_image(name, self.image, where=where)
         find_column(LABEL, arrays, self._options.columns, where=where)
         if not has_scalars(arrays[name]) and not _has_several(arrays[name]):
             raise _label_error(name, arrays[name], where)

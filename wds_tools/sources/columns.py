@@ -75,6 +75,15 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
     return next(iter(usual_columns(role, names, columns, where=where)), None)
 
 
+def check_not_image(label: str, image: str, *, where: str) -> None:
+    """Check that the label that the user named is not the image."""
+    if label == image:
+        raise SourceError(
+            f"{where}: {image!r} is the image, so it cannot be the label: name another one, or the image with --column "
+            "image=NAME (columns={'image': 'NAME'})"
+        )
+
+
 def check_unique(names: Sequence[str], *, where: str) -> None:
     """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)

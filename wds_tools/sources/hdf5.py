@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
+from wds_tools.format.label import quoted
+from wds_tools.sources import masks
 from wds_tools.sources.array_kinds import Rows, array_kind, of_items, to_bytes
 from wds_tools.sources.array_roles import Contents, Unusable, role_rank
 from wds_tools.sources.arrays import ArraySource
@@ -264,6 +266,11 @@ def _check_groups(groups: Mapping[str, Mapping[str, Any]], inside: str, where: s
         raise SourceError(
             f"{where} has one group per split ({', '.join(tops)}): name one, as in --column image={inside}{tops[0]} "
             "(columns={'image': ...}), and pack each split separately"
+        )
+    if len(tops) > 1 and all(role_rank(top, IMAGE) == 2 or masks.is_mask(f"{top}/1.png") for top in tops):
+        raise SourceError(
+            f"{where} has a dataset for each image and each mask, in the groups {quoted(tops)}: save all images as one "
+            "array [N, H, W, C], and all masks as another, [N, H, W]"
         )
     if len(tops) < 2 or any("/" in path or not path for path in paths.values()):
         raise SourceError(

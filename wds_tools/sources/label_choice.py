@@ -264,7 +264,10 @@ class _Column:
         self.has_numbers = self.is_number or self.fraction is not None
         count = sum(label is not None and label != NONE for label in self.labels)
         self.is_constant = len(self.different) == 1 and count == len(self.labels)
-        self.is_unique = not self.has_lists and len(self.different) == count >= _MIN_ROWS
+        self.is_unique = len(self.different) == count >= _MIN_ROWS
+        if self.has_lists:  # of captions; pairs of numbers are an error
+            texts = [text for label in self.labels for text in label or ()]
+            self.is_unique = len({*texts}) == len(texts) >= _MIN_ROWS and all(isinstance(text, str) for text in texts)
 
     def why_not(self) -> str | None:
         """Return why the column is not the label; None if it could be."""
@@ -434,7 +437,8 @@ def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         return [note]
     candidates = candidates or [name for name, values in columns.items() if _could_be_class_numbers(values)]
     if not candidates:
-        candidates = [name for name, values in _entries_of(columns).items() if could_be_classes(values)]
+        nested = _entries_of(columns).items()
+        candidates = [name for name, values in nested if could_be_classes(values) or _could_be_class_numbers(values)]
         return [f"no label: {quoted(candidates)} could be it: write it as a separate {part}"] if candidates else []
     shown = ", ".join(f"{name!r} ({some_of(columns[name])})" for name in candidates)
     return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if candidates else []

@@ -18,6 +18,7 @@ from wds_tools.sources.base import Collector, Source
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
+    check_not_image,
     fact_name,
     field_name,
     find_column,
@@ -391,6 +392,7 @@ class Names:
         """
         source, where = self.source, self.source.name
         if LABEL in source.columns:
+            check_not_image(source.columns[LABEL], image, where=where)
             label = find_column(LABEL, [name for name in self.kinds if name != image], source.columns, where=where)
             if label is None:
                 return LabelChoice()
