@@ -130,7 +130,14 @@ def test_tables_of_img2dataset_without_json_are_named(tmp_path: Path, photos: li
 
 
 @pytest.mark.parametrize(
-    "names", [("batch_1", "batch_2"), ("100CANON", "101CANON"), ("New folder", "New folder (2)"), ("2020", "2021")]
+    "names",
+    [
+        ("batch_1", "batch_2"),
+        ("100CANON", "101CANON"),
+        ("New folder", "New folder (2)"),
+        ("2020", "2021"),
+        ("00000", "01000"),  # FFHQ has 00000/00000.png
+    ],
 )
 def test_numbered_folders_are_classes_with_a_note(tmp_path: Path, photos: list[Photo], names: tuple[str, ...]) -> None:
     for name in names:

@@ -418,6 +418,21 @@ DATASETS["Hugging Face imagefolder with metadata.csv"] = Dataset(
     options=FOLDERS,
     fields=("txt",),
 )
+sports = {
+    path: c
+    for split in ("train", "test", "valid")
+    for path, c in each(f"{split}/{{c}}/00{{n}}.jpg", "air hockey", "archery").items()
+}
+SPORTS_TABLE = "class id,filepaths,labels,data set\n" + lines(
+    f"{int(c == 'archery')},{path},{c},{path.partition('/')[0]}" for path, c in sports.items()
+)
+DATASETS["100 Sports"] = Dataset(
+    sports,
+    {"sports.csv": SPORTS_TABLE, "EfficientNetB0-100-(224 X 224)- 98.40.h5": b"\x89HDF\r\n\x1a\n"},
+    options={**FOLDERS, "kind": "table"},
+    error="sports.csv, which names the images: pass --split folders --from folder .*, or --from table",
+    notes=("class names: column 'labels', whose values match the numbers in column 'class id'",),
+)
 tiny = each("train/{c}/images/{c}_{n}.JPEG", *WORDNET)
 DATASETS["Tiny ImageNet"] = Dataset(
     tiny,

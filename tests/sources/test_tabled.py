@@ -607,9 +607,15 @@ def test_images_are_not_packed_without_the_table_in_a_folder_next_to_theirs(tmp_
     assert wt.pack(src, tmp_path / "dst", dry_run=True).account.attached["table"] == 1
 
 
+def ids_of_others(path: Path) -> None:
+    path.parent.mkdir()
+    pd.DataFrame({"PassengerId": range(1, 10), "Survived": 1}).to_csv(path, index=False)
+
+
 OTHERS = {
     "epochs of a training": lambda src: pd.DataFrame({"epoch": range(COUNT), "loss": 0.5}).to_csv(src / "results.csv"),
     "ids of others": lambda src: pd.DataFrame({"id": range(50), "name": "a"}).to_csv(src / "users.csv", index=False),
+    "ids of others in a folder": lambda src: ids_of_others(src / "titanic" / "train.csv"),
     "a few images": lambda src: frame("{}.png")[:2].to_csv(src / "best.csv", index=False),
     "other images": lambda src: frame("other{}.png").to_csv(src / "labels.csv", index=False),
     "no table": lambda src: (src / "train.csv").write_text('a,"b\n1'),

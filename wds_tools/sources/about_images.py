@@ -97,15 +97,20 @@ _NOT_READ = (
 )
 
 
-def names_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
-    """Return how a file names most of the images, if it is one that is read next to them; otherwise nothing."""
+def names_most(path: str, data: bytes, names: RowNames, images: Sequence[File], *, enough: float = ENOUGH) -> str:
+    """Return how a file names most of the images, if it is one that is read next to them; otherwise nothing.
+
+    Numbers are names of images if their share, and that of these images, is ``enough``.
+    """
     if path.lower().endswith(".json") and coco.is_coco(data):
         return _in_texts(data, names, images).partition(",")[0]
     table, rows = _rows_in(path, data)
     for column in table.columns if table is not None else ():
         values = [row[column] for row in rows if names.has(row.get(column))]
-        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= ENOUGH
-        if (is_of_images or not all(map(_is_number, values))) and are_most(named := names.all_of(values), images):
+        named = names.all_of(values)
+        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= enough
+        is_of_images = is_of_images and len(named) >= enough * len(images)
+        if (is_of_images or not all(map(_is_number, values))) and are_most(named, images):
             return f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
     return ""
 

@@ -18,6 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources import folder_names, layouts, masks, yolo
 from wds_tools.sources.about_images import (
+    ENOUGH,
     HEAD,
     SAYS_SO,
     about,
@@ -37,6 +38,7 @@ _MAX_ABOVE = 1000  # entries of the folder above a folder, and of each folder in
 _MAX_FOLDERS_NEXT = 20
 _MAX_TABLES_ABOVE = 20  # tables and texts among them
 _MAX_BYTES_ABOVE = 64 << 20  # of a table there
+_NUMBERED = 0.9  # share of ids in a table of another folder, such as PassengerId, that are names of images
 _PROBED = 3  # images whose annotations in other folders are looked for
 _MOST_KEYS = 1000  # of records that are looked at
 _MASK_ENDINGS = [f"{end}.png" for end in ("_mask", "_seg", "_segmentation", "_label", "_labels", "_gt")]
@@ -170,8 +172,9 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     images = [File(path, 0) for path in source.image_names(collector)] if texts or named else []
     names = RowNames(images)
     for file in texts:
-        data = _content(root / file.path)
-        if file.path.lower().endswith((*TABLES, ".txt")) and (reason := names_most(file.path, data, names, images)):
+        data, enough = _content(root / file.path), _NUMBERED if "/" in file.path else ENOUGH
+        is_table = file.path.lower().endswith((*TABLES, ".txt"))
+        if is_table and (reason := names_most(file.path, data, names, images, enough=enough)):
             if not collector.files:
                 above = {file.path: About(reason, is_certain=True)}
                 _check(source, above, root, f"pack {root}, with whose images it is read")

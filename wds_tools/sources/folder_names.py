@@ -72,16 +72,19 @@ def are_parts(names: Collection[str]) -> bool:
     return len({*names}) > 1 and (all(map(PART.match, names)) or len({*map(COPY.without, names)}) == 1)
 
 
-def notes_on_parts(names: Collection[str]) -> list[str]:
-    """Return a note if the names of class folders are usual for parts of a dataset.
+def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
+    """Return a note if class folders are usual for parts of a dataset, by their names, and those of images in them.
 
-    >>> notes_on_parts(["batch_1", "batch_2"])[0][:53]
+    >>> notes_on_parts(["batch_1", "batch_2"], ["batch_1/1.jpg", "batch_2/2.jpg"])[0][:53]
     "the classes 'batch_1', 'batch_2' are named like parts"
-    >>> notes_on_parts(["0", "1"]), notes_on_parts(["class1", "class2"]), notes_on_parts(["n01440764", "n01443537"])
-    ([], [], [])
+    >>> len(notes_on_parts(["00000", "01000"], ["00000/00000.png", "01000/01000.png"]))
+    1
+    >>> notes_on_parts(["0000045", "0000099"], ["0000045/001.jpg", "0000099/001.jpg"])
+    []
     """
+    some = [path.split("/")[-2:] for path in paths[:: len(paths) // _LOOKED_AT + 1] if "/" in path]
     are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
-    if not are_parts(names) and not (are_shards and {*map(int, names)} == {*range(len(names))}):
+    if not are_parts(names) and not (are_shards and all(image.startswith(folder) for folder, image in some)):
         return []
     return [f"the classes {quoted(sorted(names)[:2])} are named like parts of a dataset: {_IF_PARTS}"]
 

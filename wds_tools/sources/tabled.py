@@ -201,6 +201,8 @@ class Table(Layout):
         collector.account.attach("table", 1 + len(table.further))
         collector.account.notes += [*table.notes, *split.notes]
         columns = _labelled(collector, files, plan, table, self.options)
+        if sum(rows.table is table for rows in plan.values()) > 1:
+            columns.names.splits.clear()  # its rows are packed by split
         columns.account(collector)
         collector.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
         if missing := [name for name in columns.choice.hot if name not in table.rows.columns]:

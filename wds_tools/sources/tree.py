@@ -324,7 +324,7 @@ class ClassFolders(Layout):
             below = (self._without_split(path) for path in paths if path.startswith(self.base))
             others = {layouts.class_folder(path.removeprefix(above)) for path in below if path.startswith(above)}
             collector.account.notes += folder_names.notes_about_names(images, names, filter(None, others))
-            collector.account.notes += [] if self.given else folder_names.notes_on_parts(names)
+            collector.account.notes += [] if self.given else folder_names.notes_on_parts(names, images)
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
         missing = {folder for folder, class_name in folders.items() if class_name is None and labels and not self.given}
         outside = [path for path in images if path[: path.rfind("/") + 1] in missing] if missing else []
