@@ -140,6 +140,35 @@ def test_a_tree_without_splits_becomes_one_dataset(annotations, place, atol, tmp
     check_boxes(samples_of(tmp_path / "out"), atol + 1e-6)
 
 
+def test_class_names_that_the_user_gives_number_the_objects_of_all_formats_so_that_they_can_be_merged(tmp_path):
+    names, datasets = ("fig tree", "owl", "cat", "dog"), []
+    for annotations in ("yolo/supervision_boxes", "voc/supervision_boxes", "coco/supervision_boxes.json"):
+        src = tmp_path / "src" / annotations
+        if annotations.endswith(".json"):
+            shutil.copytree(FOREIGN / "images", src)
+            shutil.copy(FOREIGN / annotations, src)
+        else:
+            tree_of(src, annotations, "images/{name}")
+        if annotations.startswith("yolo"):
+            for file in [path for path in src.rglob("*.*") if path.suffix in (".yaml", ".yml")]:
+                file.unlink()
+        datasets.append(tmp_path / src.parent.name)
+        kind = "yolo" if annotations.startswith("yolo") else None
+        given = [*NAMES, "owl"] if kind else names
+        report = wt.pack(src, datasets[-1], images="keep", workers=1, classes=given, kind=kind)
+        assert (classes_of(report).names, classes_of(report).ids) == (tuple(given), ())
+        expected = [[given.index(NAMES[box[4]]) for box in BOXES[name]] for name in sorted(BOXES)]
+        assert [
+            [one["category"] for one in json_of(datasets[-1])[name]["objects"]] for name in sorted(BOXES)
+        ] == expected
+    with pytest.raises(LabelError, match=r"yolo and .*voc have different classes .* pack them with the same classes"):
+        wt.merge(datasets, tmp_path / "merged")
+    wt.pack(src, tmp_path / "other", images="keep", workers=1)
+    with pytest.raises(LabelError, match="have different classes"):
+        wt.merge([datasets[2], tmp_path / "other"], tmp_path / "merged")
+    assert classes_of(wt.merge(datasets[1:], tmp_path / "merged")).names == names
+
+
 @pytest.mark.frameworks
 def test_coco_is_what_torchvision_reads_from_it_with_pycocotools(tmp_path, capsys):
     src = tree_of(tmp_path / "src", "coco/datumaro_instances_mask", "images/{split}/{name}")
@@ -459,7 +488,7 @@ def test_a_layout_that_the_files_do_not_have_is_refused_with_what_it_needs(src, 
 def test_labels_and_classes_of_images_with_objects_are_refused_with_what_to_do(src, tmp_path):
     (src / "labels.json").write_text(coco_file())
     with pytest.raises(
-        LabelError, match=r"has classes of objects or masks, and no labels .* correct the names in the ann"
+        LabelError, match=r"labels.json has the class names 'cat', which are not among .* \('dog'\): add"
     ):
         wt.pack(src, tmp_path / "out", classes=["dog"])
     with pytest.raises(OptionError, match="is read as coco, which has no columns"):
@@ -499,6 +528,20 @@ def test_other_annotations_of_the_same_images_are_another_source(src, tmp_path):
     (src / "labels.json").write_text(coco_file().replace("[4, 8, 20, 16]", "[4, 9, 20, 16]"))
     with pytest.raises(wt.DestinationError, match="holds another dataset"):
         wt.pack(src, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("first", "second"), [("yolo", "voc"), ("voc", "coco")])
+def test_annotations_in_two_formats_are_refused_with_the_way_to_pack_each(first, second, tmp_path):
+    src = tree_of(tmp_path / "src", "voc/supervision_boxes", "images/{name}")
+    if second == "coco":
+        shutil.copy(FOREIGN / "coco" / "supervision_boxes.json", src)
+    else:
+        shutil.copytree(FOREIGN / "yolo" / "supervision_boxes", src, dirs_exist_ok=True)
+    with pytest.raises(SourceError, match=r"in the format of VOC: pass --from voc .*; or pass --from (yolo|coco) "):
+        wt.pack(src, tmp_path / "out")
+    for kind in (first, second):
+        wt.pack(src, tmp_path / kind, kind=kind, images="keep", workers=1)
+        check_boxes(samples_of(tmp_path / kind))
 
 
 def test_boxes_polygons_and_points_move_with_resized_images(src, tmp_path):
@@ -693,6 +736,27 @@ def test_two_files_with_class_names_in_different_order_are_an_error(tmp_path):
     (src / "custom.yaml").write_text(pyyaml.safe_dump({"names": dict(enumerate(reversed(NAMES)))}))
     with pytest.raises(SourceError, match=r"data\.yaml has the class names 'cat', .* and custom\.yaml has 'fig tree'"):
         wt.pack(src, tmp_path / "out")
+
+
+def test_several_files_with_the_same_class_names_are_one(tmp_path):
+    """As labelImg writes them into each folder, and as two exports have them."""
+    splits = {"train": "images", "names": list(NAMES)}
+    for part in ("a", "b"):
+        src = tree_of(tmp_path / "src" / part, "yolo/supervision_boxes", f"images/{part}_{{name}}")
+        for label in src.glob("labels/*.txt"):
+            label.rename(label.with_name(f"{part}_{label.name}"))
+        (src / "data.yaml").write_text(pyyaml.safe_dump(splits))
+        (src / "labels" / "classes.txt").write_text("\n".join(NAMES))
+        (src / "labels.cache").write_bytes(b"\x93NUMPY")  # of Ultralytics
+    for is_stated in (True, False):
+        report = wt.pack(tmp_path / "src", tmp_path / "out", fresh=True, images="keep", workers=1)
+        assert classes_of(report).names == NAMES
+        assert not [note for note in report.account.notes if "not read" in note]
+        for part in ("a", "b"):
+            found = samples_of(tmp_path / "out")
+            check_boxes({name: found[f"{part}_{name}"] for name in BOXES})
+        for path in (tmp_path / "src").rglob("data.yaml") if is_stated else ():
+            path.unlink()
 
 
 def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from wds_tools.errors import LabelError, OptionError
-from wds_tools.format.label import Classes
+from wds_tools.format.label import Classes, quoted
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 
 CLASS_LISTS_NAME = "field_classes.json"
@@ -40,6 +40,16 @@ class ClassList(NamedTuple):
     def means_the_same(self, other: ClassList) -> bool:
         """Return whether a number is the same class in both."""
         return (self.names, self.ids) == (other.names, other.ids)
+
+    def with_names(self, names: Sequence[str], where: str) -> ClassList:
+        """Return these classes in another order, in which there may be more; numbers of the source are left out."""
+        if missing := [name for name in self.names if name not in names]:
+            raise LabelError(
+                f"{where} has the class names {quoted(missing)}, which are not among the names that were given "
+                f"({quoted(names)}): add them (--classes, classes=)"
+            )
+        stated = dict(zip(self.names, self.attributes, strict=False))
+        return ClassList(tuple(names), (), tuple(stated.get(name, "{}") for name in names) if stated else ())
 
 
 FieldClasses: TypeAlias = Mapping[str, ClassList]

@@ -21,6 +21,7 @@ from wds_tools.errors import DestinationError, LabelError, SourceError, StoreErr
 from wds_tools.format.account import Account
 from wds_tools.format.label import quoted
 from wds_tools.format.manifest import Manifest, united_accounts
+from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
@@ -364,7 +365,10 @@ def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] 
     """Check that there are labels if class names were given. A split may have none."""
     listings = list(listings)
     if classes and not any(listing.has_labels for listing in listings):
-        if any(listing.field_classes for listing in listings):
+        lists = [listing.field_classes for listing in listings]
+        if any(CATEGORY_PATH in of_fields and of_fields[CATEGORY_PATH].names == tuple(classes) for of_fields in lists):
+            return
+        if any(lists):
             raise LabelError(
                 f"{shown_path(name)} has classes of objects or masks, and no labels of images, whose class names "
                 "--classes (classes=) states: omit it, and correct the names in the annotations"

@@ -25,7 +25,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.image_header import LFS_POINTER, LFS_START
 from wds_tools.format.label import quoted
-from wds_tools.sources import coco
+from wds_tools.sources import coco, yolo
 from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
@@ -142,8 +142,7 @@ def about(
         names: The names of these images and of the images of other splits, which a file may name as well.
     """
     same = elsewhere((file.path for file in unread), (file.path for file in images))
-    format_name = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
-    reason = f"has the name of an image in another folder{format_name}, {_NOT_READ}; move captions next to the images"
+    reason = f"has the name of an image in another folder{_format_of(same, unread, read)}"
     about_files = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
     undecided = [file for file in unread if file.path not in about_files and not is_about_all(file.path)]
     differing = in_other_letters((file.path for file in undecided), (file.path for file in images))
@@ -166,6 +165,17 @@ def about(
         if file.path not in about_files and (reason := _by_name(file.path, are_labelled=are_labelled)):
             about_files[file.path] = About(reason, is_certain=reason in DATA and says_labels(file.path))
     return about_files
+
+
+def _format_of(same: Sequence[str], files: Sequence[File], read: Callable[[File], bytes]) -> str:
+    """Return the format of the first of some files, and what to do, as the end of a sentence."""
+    first = next((file for file in files if file.path in same[:1] and not file.reason), None)
+    data = read(first) if first is not None and first.size <= _MAX_TEXT else b""
+    name = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
+    kind = "voc" if b"<annotation" in data[:HEAD] else "yolo" if not name and yolo.are_boxes(data) else ""
+    if kind:
+        return f", in the format of {kind.upper()}: pass --from {kind} (kind={kind!r}) to pack it"
+    return f"{name}, {_NOT_READ}; move captions next to the images"
 
 
 def says_labels(path: str) -> bool:

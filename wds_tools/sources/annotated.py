@@ -1,4 +1,4 @@
-"""Trees of images with annotations: YOLO, VOC, and images with masks; what they share with COCO.
+"""Trees of images with annotations: VOC, and images with masks; what they share with COCO and YOLO.
 
 Each layout finds its annotation files in the listing, parses them once for all splits, so that class numbers are the
 same in all of them, and states what becomes of every other file.
@@ -6,20 +6,21 @@ same in all of them, and states what becomes of every other file.
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from wds_tools.errors import LabelError, SourceError
+from wds_tools.errors import SourceError
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, name_of
-from wds_tools.sources import about_images, layouts, masks, voc, yolo
-from wds_tools.sources.annotations import Annotations, class_list, completed, unpacked
+from wds_tools.sources import about_images, layouts, masks, voc
+from wds_tools.sources.annotations import Annotations, class_list, completed, renumbered, unpacked
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.image_tables import mask_classes
@@ -34,7 +35,7 @@ LOOKED_AT = 3  # files of annotations
 _MOST_NAMED = 10  # objects of a missing image
 
 
-class _Members(NamedTuple):
+class Members(NamedTuple):
     """The images of a split, the files that list them, and listed images that are missing: name -> list."""
 
     images: Sequence[File]
@@ -115,7 +116,7 @@ class Annotated(Layout):
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of each split. Files of no split are in the first."""
         if self._plan is None:
-            if not self.matches(files):
+            if not self._is_there(files):
                 raise SourceError(f"{files.where} is not in the layout {self.kind}: it needs {self.expected}")
             self._plan = self._read(files)
             if list(self._plan) == [""]:
@@ -141,6 +142,9 @@ class Annotated(Layout):
 
     def _collect(self, collector: Collector, files: Files, split: Described) -> None:
         self._state(collector, files, split)
+        names = split.annotations.names
+        classes = collector.field_classes.get(CATEGORY_PATH, ClassList(names)).names
+        numbers = () if classes == names else tuple(map(classes.index, names))
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
         done = {file.path for file in split.annotation_files}
         for name, file in split.images.items():
@@ -154,8 +158,9 @@ class Annotated(Layout):
                 self.skip(collector, file, reasons[name], parts)
             else:
                 facts = split.annotations.images.pop(name, b"")
-                classes = split.classes.get(file.path, ())
-                label = label_name(classes) if isinstance(classes, str) else list(map(label_name, classes)) or NONE
+                facts = renumbered(facts, numbers) if numbers and facts else facts
+                of_image = split.classes.get(file.path, ())
+                label = label_name(of_image) if isinstance(of_image, str) else list(map(label_name, of_image)) or NONE
                 self.add_image(collector, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
@@ -182,8 +187,15 @@ class Annotated(Layout):
         if annotations.labels:
             collector.classes = annotations.names
         elif annotations.names:
-            collector.field_classes[self.place] = class_list(annotations, split.source)
-        collector.add_to_stamp(map(files.read, used))
+            collector.field_classes[self.place] = self._classes(split)
+        stated = json.dumps(self.options.classes).encode() if self.options.classes else b""
+        collector.add_to_stamp([*map(files.read, used), stated])
+
+    def _classes(self, split: Described) -> ClassList:
+        """Return the classes of objects: those that the user names, or all of the source."""
+        listed = class_list(split.annotations, split.source)
+        given = self.options.classes if self.place == CATEGORY_PATH else None
+        return listed.with_names(given, split.source) if given else listed
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with its objects in pixels.
@@ -193,6 +205,10 @@ class Annotated(Layout):
         """
         record = super().record(image, parts, {})
         return record._replace(facts=completed(dict(facts), *image_size(record.image)))
+
+    def _is_there(self, files: Files) -> bool:
+        """Return whether files are arranged in this layout, which the user named."""
+        return self.matches(files)
 
     def _read(self, files: Files) -> dict[str, Described]:
         """Return the splits by name; of a tree without splits, one with an empty name."""
@@ -271,163 +287,6 @@ def _by_folder(split: Described, where: str) -> dict[str, Described]:
     return {folder: replace(split, images=images) for folder, images in names.items()} or {"": split}
 
 
-class Yolo(Annotated):
-    """YOLO: ``data.yaml``, ``images/`` and ``labels/``; or Darknet's ``obj.data``; or ``classes.txt``."""
-
-    kind = "yolo"
-    expected = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
-    annotation_ending = (".txt",)
-
-    @classmethod
-    def matches(cls, files: Files) -> bool:
-        """Return whether there are class names, and a label file for an image."""
-        named = (file for file in files.others if yolo.is_names_file(file.path) and not file.reason)
-        if not any(not file.path.endswith(("yaml", "yml")) or _states_names(files, file) for file in named):
-            return False
-        return any(yolo.looks_like_labels(files.read(label)) for label in _first_labels(files))
-
-    @classmethod
-    def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if the files have it."""
-        if cls.matches(files):
-            return cls()
-        labels = _first_labels(files)
-        example = next((label.path for label in labels if yolo.are_boxes(files.read(label))), None)
-        if example is not None and not Voc.matches(files):
-            raise SourceError(
-                f"{files.where} has label files of YOLO, such as {example!r}, and no class names: add data.yaml "
-                "with 'names'. If it is in the folder above, pack that folder, with --split folders (pack_splits) for "
-                "its splits. If these are not labels, pass --from folder (kind='folder')"
-            )
-        return None
-
-    def _read(self, files: Files) -> dict[str, Described]:
-        stated, data_yaml, used = _yolo_names(files)
-        source = posixpath.basename(data_yaml)
-        label_of = {path: files.by_path.get(yolo.label_path(path)) for path in files.images.paths}
-        described = {path: label for path, label in label_of.items() if label is not None}
-        images, parts = self.without_masks(files, described, "label file")
-        paths = {file.path for file in images}
-        splits = _yolo_splits(files, stated, data_yaml)
-        plan = {}
-        for split, listed in splits.items():
-            members = listed._replace(images=[file for file in listed.images if file.path in paths])
-            labels = {file.path: label_of[file.path] for file in members.images}
-            annotations = yolo.annotations_of(
-                ((path, yolo.label_path(path), label and files.read(label)) for path, label in labels.items()),
-                stated,
-                where=data_yaml,
-            )
-            plan[split] = Described(
-                annotations,
-                members.by_path,
-                parts,
-                [*used, *members.lists],
-                source,
-                described,
-                "label file",
-                notes=[
-                    f"{source} names images for {other_split!r}, {entries[0]!r}, and there are none: left out"
-                    for other_split, entries in stated.splits.items()
-                    if other_split not in splits
-                ],
-                missing=members.missing,
-            )
-        return plan
-
-
-def _first_labels(files: Files) -> list[File]:
-    """Return the first label files that are not empty."""
-    if not any(file.path.endswith(".txt") for file in files.others):
-        return []
-    labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
-    return list(islice((label for label in labels if label is not None and label.size and not label.reason), LOOKED_AT))
-
-
-def _states_names(files: Files, file: File) -> bool:
-    """Return whether a YAML file can state class names, or how many classes there are."""
-    data = files.read(file)
-    return b"names" in data or (b"nc:" in data and posixpath.basename(file.path).lower().startswith("data.y"))
-
-
-def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
-    """Return what states the names, its path, and the files that were used."""
-    candidates = {
-        ending: [file for file in files.others if file.path.lower().endswith(ending)]
-        for ending in (("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",))
-    }
-    for ending, same in candidates.items():
-        if len(same) > 1:
-            raise SourceError(
-                f"{files.where} has several files that can state the class names, "
-                f"{quoted(file.path for file in same)}: keep one"
-            )
-        if not same:
-            continue
-        [file] = same
-        _check_other_names(files, file)
-        data = files.read(file)
-        if ending[0].endswith(".yaml"):
-            return yolo.parse_yaml(data, file.path), file.path, [file]
-        names = yolo.names_in(data, file.path)
-        darknet = files.by_path.get(posixpath.join(posixpath.dirname(file.path), "obj.data"))
-        if darknet is not None and ending == ("obj.names",):
-            return yolo.parse_darknet(files.read(darknet), names, darknet.path), darknet.path, [file, darknet]
-        return yolo.DataYaml(names, {}, None, {}, ()), file.path, [file]
-    raise SourceError(f"{files.where} has no class names for YOLO: add data.yaml with 'names'")
-
-
-def _check_other_names(files: Files, used: File) -> None:
-    """Check that no other file has class names in another order."""
-    stated = yolo.names_in(files.read(used), used.path)
-    for file in files.others:
-        others: tuple[str, ...] = ()
-        if yolo.is_names_file(file.path) and file.path != used.path and not file.reason:
-            with suppress(SourceError, LabelError):  # it is not about classes
-                others = yolo.names_in(files.read(file), file.path)
-        if others != stated and {*others} & {*stated}:
-            raise SourceError(
-                f"{used.path} has the class names {quoted(stated)}, and {file.path} has {quoted(others)}: move one of "
-                "the files away, because label files have only the numbers of classes"
-            )
-
-
-def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[str, _Members]:
-    """Return the images of each split; all images with an empty name if the file states no splits."""
-    if not stated.splits:
-        return {"": _Members(files.images)}
-    folders = {posixpath.dirname(file.path) for file in files.files}
-    folders |= {folder[:end] for folder in folders for end, character in enumerate(folder) if character == "/"}
-    paths = folders | files.by_path.keys()
-    plan: dict[str, _Members] = {}
-    for split, entries in stated.splits.items():
-        places = [
-            place for entry in entries if (place := yolo.find_folder(entry, paths, data_yaml=data_yaml)) is not None
-        ]
-        missing: dict[str, str] = {}
-        images = dict.fromkeys(file for place in places for file in _yolo_images(files, place, missing))
-        lists = [files.by_path[place] for place in places if place in files.by_path]
-        if images:
-            plan[split] = _Members(list(images), tuple(file for file in lists if file not in files.images), missing)
-    if not plan:
-        first = next(iter(stated.splits.values()))[0]
-        raise SourceError(f"{data_yaml} names {first!r}, and there are no images in {files.where}: correct the path")
-    return plan
-
-
-def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File]:
-    """Return the images in a folder, or the images that a text file lists; ``missing`` gets names without a file."""
-    listed = files.by_path.get(place)
-    if listed is None:
-        return [file for file in files.images if not place or file.path.startswith(f"{place}/")]
-    if layouts.is_image_name(place):
-        return [listed]
-    names = yolo.parse_list(files.read(listed), place)
-    paths = {name: yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names}
-    missing |= {name: place for name, path in paths.items() if path is None}
-    return [files.by_path[path] for path in paths.values() if path is not None and layouts.is_image_name(path)]
-
-
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
@@ -472,7 +331,7 @@ def _xml_files(files: Files) -> dict[str, File]:
     return {path: xml for path, xml in pairs.items() if xml is not None}
 
 
-def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
+def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, Members]:
     """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists.
 
     VOC2007 and VOC2012 each have lists of the images next to their folder ``ImageSets``.
@@ -483,7 +342,7 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
         split = posixpath.splitext(name)[0]
         if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
             lists.setdefault(folder[: folder.rindex("ImageSets/")], []).append((split, file))
-    sets: dict[str, _Members] = {}
+    sets: dict[str, Members] = {}
     for folder, of_folder in lists.items():
         place = folder if len(lists) > 1 else ""
         stems = {layouts.file_stem(file.path): file for file in images if file.path.startswith(place)}
@@ -492,12 +351,12 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
         for split, file in of_folder:
             listed = dict.fromkeys(voc.image_set(files.read(file), file.path))
             if there := [stems[stem] for stem in listed if stem in stems]:
-                before = sets.get(split, _Members(()))
+                before = sets.get(split, Members(()))
                 missing = dict(before.missing) | {stem: file.path for stem in listed if stem not in all_stems}
-                sets[split] = _Members([*before.images, *there], (*before.lists, file), missing)
+                sets[split] = Members([*before.images, *there], (*before.lists, file), missing)
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
-    return sets or {"": _Members(images)}
+    return sets or {"": Members(images)}
 
 
 class Masks(Annotated):

@@ -95,6 +95,13 @@ def unpacked(data: bytes) -> dict[str, Any]:
     return facts
 
 
+def renumbered(data: bytes, numbers: Sequence[int]) -> bytes:
+    """Return entries of a sample whose objects have the class ``numbers[n]`` in place of n."""
+    facts = unpacked(data)
+    objects = [entry | {"category": numbers[entry["category"]]} for entry in facts.get("objects", ())]
+    return packed(facts | {"objects": objects}) if objects else data
+
+
 def unpacked_bytes(data: bytes) -> int:
     """Return the length of what `packed` was given as JSON; 0 for no bytes."""
     return len(zlib.decompress(data)) if data else 0

@@ -128,8 +128,9 @@ TEMPLATE = _part(  # of predictions
 ABOUT_ALL = _whole(  # files about the dataset or its programs, which never have labels
     r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
     r"([-_.].*)?"
-    r"|_(common_)?metadata|_success|_(started|committed)_\d+|.*\.crc",  # Spark, Hive, Dask, Databricks
+    r"|_(common_)?metadata|_success|_(started|committed)_\d+|.*\.crc"  # Spark, Hive, Dask, Databricks
+    r"|.*\.cache",  # Ultralytics
     "README.md, LICENSE, license_agreement.txt, readme.dataset.txt, SHA256SUMS, md5sum.txt, _SUCCESS, "
-    "_common_metadata, .part-00000.snappy.parquet.crc",
-    "labels.txt, shapes.txt, makefiles.csv, readmission.csv, metadata, _classes.csv, success.txt",
+    "_common_metadata, .part-00000.snappy.parquet.crc, labels.cache",
+    "labels.txt, shapes.txt, cache.txt, makefiles.csv, readmission.csv, metadata, _classes.csv, success.txt",
 )

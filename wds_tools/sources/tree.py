@@ -386,7 +386,7 @@ class ClassFolders(Layout):
 _TABLE = "table"
 LAYOUTS = {
     "coco": "annotated_json:Coco",
-    "yolo": "annotated:Yolo",
+    "yolo": "annotated_yolo:Yolo",
     "voc": "annotated:Voc",
     _TABLE: "tabled:Table",
     "masks": "annotated:Masks",
