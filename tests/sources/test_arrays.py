@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import zarr
 from array_cases import CLASSES, N, Packed, encoded, grey, labels, packed, parts, refusal, rgb, ways_of
 
 import wds_tools as wt
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.detect import open_source
 
 Write = Callable[[Path, Mapping[str, Any]], Path]
 
@@ -138,6 +141,27 @@ def test_pairs_of_integer_coordinates_are_not_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "x": labels(), "y": labels()})
     assert "2 arrays that could be the label: 'x' (0, 2, 1), 'y' (0, 2, 1)" in refusal(path)
     packed(path, tmp_path, label="y").check(rgb(), labels())
+
+
+@every_format
+def test_arrays_that_may_be_labels_by_their_values_are_noted(tmp_path: Path, write: Write) -> None:
+    hot = np.eye(3, dtype=np.int64)[labels()]
+    cases: list[tuple[Any, str]] = [
+        (np.array(CLASSES)[labels()], "the array 'kind' (cat, sea, dog) could be it; pass --label NAME if it is"),
+        (hot, "the array 'kind' has only 0 and 1 in its 3 columns: pass --label kind if they are classes"),
+        (2 * hot - 1, "the array 'kind' has only -1 and 1 in its 3 columns: write 0 instead of -1, and pass --label"),
+        (hot * 0.5, ""),
+        ([f"{row}" for row in range(N)], ""),
+    ]
+    for values, note in cases:
+        path = write(tmp_path, {"images": rgb(), "kind": values})
+        notes = open_source(path).scan().account.notes
+        assert len(notes) == bool(note)
+        assert all(one.startswith(f"no label: {note}") for one in notes)
+        if "pass --label kind" in note or "NAME" in note:
+            chosen = open_source(path, options=SourceOptions(columns={"label": "kind"})).scan()
+            assert [entry.label for entry in chosen.inputs] == labels().tolist()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_an_identifier_of_every_row_is_not_a_label(tmp_path: Path) -> None:

@@ -214,3 +214,23 @@ def test_entries_of_objects_that_may_be_labels_are_noted(tmp_path: Path, six: li
     for src, part in ((tmp_path / "a.parquet", "column"), (rows, "entry")):
         [note] = open_source(src).scan().account.notes
         assert note == f"no label: 'meta.label' could be it: write it as a separate {part}"
+    (tmp_path / "a.parquet").unlink()
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for row, photo in zip(rows, six, strict=True):
+            writer.write({"__key__": photo.name, "image": photo.data, "json": {"meta": row["meta"]}, "pyd": 1})
+    with pytest.raises(SourceError, match="--column image=image if it is the image"):
+        open_source(tmp_path / "a.tar").scan()
+    for columns in ({"image": "image"}, {"image": "image", "label": "json:meta.label"}):
+        listing = open_source(tmp_path / "a.tar", options=SourceOptions(columns=columns)).scan()
+        assert [entry.label for entry in listing.inputs] == ([0, 1, 2] * 2 if "label" in columns else [None] * 6)
+        note = "no label: the field 'json:meta.label' (0, 1, 2) could be it; pass --label NAME if it is"
+        assert listing.account.notes == ([] if "label" in columns else [note])
+
+
+def test_pickles_that_may_have_the_label_are_noted(tmp_path: Path, six: list[Photo]) -> None:
+    for number, fields in enumerate(({"pyd": 1}, {"pyd": 1, "cls": 1}, {"clip.npy": np.ones(3)})):
+        with webdataset.TarWriter(str(tmp_path / f"{number}.tar")) as writer:
+            for photo in six:
+                writer.write({"__key__": photo.name, "jpg": photo.data, **fields})
+        note = "no label: fields that are not read may have it ('pyd'): write it as a field cls"
+        assert open_source(tmp_path / f"{number}.tar").scan().account.notes == [note] * (number == 0)

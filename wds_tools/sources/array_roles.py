@@ -38,6 +38,7 @@ from wds_tools.sources.label_choice import (
     LabelChoice,
     LabelColumns,
     ambiguous,
+    hint,
     is_x,
     one_hot,
     with_matching_names,
@@ -48,6 +49,7 @@ from wds_tools.sources.values import CHANNELS, Kind, check_pixels
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
+_PROBED_ROWS = 1000  # that are looked at for 0 and 1
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
 
 
@@ -194,6 +196,7 @@ class ArrayRoles:
         self.notes: list[str] = []
         if self.labels is None:
             self._set_label(self._find_label())
+        self.notes += self._hints() if self.labels is None and LABEL not in options.columns else []
         self.notes += notes_on_first(self.classes or (), self._numbers)
         self.further: dict[str, str] = {}
         for name, array in self._per_image.items():
@@ -389,6 +392,19 @@ class ArrayRoles:
         if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
             raise self._columns(names).ambiguous(names)
         return self._columns(names).choose()._replace(notes=tuple(notes))
+
+    def _hints(self) -> list[str]:
+        """Return a note on arrays that could be the label by their values, if none has a usual name."""
+        scalars = {name: array for name, array in self._per_image.items() if has_scalars(array)}
+        notes = hint({name: self._labels_in(name) for name in scalars}, "array")
+        for name, array in self._per_image.items():
+            if array.ndim == 2 and array.shape[1] > 1 and array_kind(array) in ("integers", "booleans", "numbers"):
+                values = {*np.unique(array[:_PROBED_ROWS]).tolist()}
+                if values in ({0, 1}, {-1, 1}):
+                    remedy = f"pass --label {name}" if 0 in values else "write 0 instead of -1, and pass --label"
+                    has = f"has only {min(values):g} and 1 in its {array.shape[1]:,} columns"
+                    notes.append(f"no label: the array {name!r} {has}: {remedy} if they are classes")
+        return notes
 
     def _find_owners(self) -> dict[str, str]:
         """Return name of an array named like labels -> array with an entry for each of its values, in each row."""

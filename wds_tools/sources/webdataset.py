@@ -66,6 +66,7 @@ from wds_tools.storage.patterns import has_pattern
 from wds_tools.wording import counted
 
 _PARSED = 20  # samples whose JSON is looked at for a label
+_UNREAD = ("pyd", "pickle", "pkl", "mp", "msg", "msgpack", "cbor")  # types of fields that may have any values
 _MAX_WORDS = 1000  # different texts of a field, if it could be the label
 _MAX_WORD = 64  # bytes of a text that are looked at
 _CANDIDATES = 3  # places of a label that a note names
@@ -169,7 +170,7 @@ class WebDatasetSource(Source):
                     name, image = f"{path.name}/{key}", self._image_field(fields)
                     if image is None:
                         missing = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
-                        remedy = "" if IMAGE in self.columns else _image_remedy(fields)
+                        remedy = "" if IMAGE in self.columns else _image_remedy(fields, content)
                         collector.skip(name, f"has no {missing} among its fields {quoted(fields)}{remedy}")
                         seen.add_skipped(fields)
                         continue
@@ -401,9 +402,10 @@ def _label_of(manifest: Manifest) -> LabelSource | None:
     return None if manifest.label == INDEX else LabelSource.parse(manifest.label or "cls")
 
 
-def _image_remedy(fields: Iterable[str]) -> str:
+def _image_remedy(fields: Iterable[str], content: Mapping[str, memoryview]) -> str:
     """Return which field the user could choose as the image; empty if none looks like one."""
-    field = next((name for name in fields if name.rpartition(".")[2] in _IMAGES), None)
+    are_images = ((name, image_header.sniff(content.get(name, b"")) in _IMAGES) for name in fields)
+    field = next((name for name, is_image in are_images if is_image or name.rpartition(".")[2] in _IMAGES), None)
     return f": pass --column image={field} if it is the image" if field else ""
 
 
@@ -462,6 +464,8 @@ class _Seen:
             self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, facts or {}))
             for name, value in (facts or {}).items():
                 self._entries.setdefault(f"json:{name}", []).append(value)
+                for entry, nested in value.items() if isinstance(value, dict) else ():
+                    self._entries.setdefault(f"json:{name}.{entry}", []).append(nested)
 
     def notes_on_labels(self, samples: int) -> list[str]:
         """Return how to name the labels of samples that have no field ``cls``; nothing if they have several labels."""
@@ -472,8 +476,10 @@ class _Seen:
             self._places["folder"] = None
         if not self._places:
             few = {name: words for name, words in self._words.items() if len(words) <= _MAX_WORDS}
-            texts = {name: [*words, *(word for word in words if words[word] > 1)] for name, words in few.items()}
-            return hint({**texts, **self._entries}, "field")
+            texts = {name: [word for word in words for _ in range(min(words[word], 9))] for name, words in few.items()}
+            unread = [name for name in self._roles if name.rpartition(".")[2] in _UNREAD]
+            note = f"no label: fields that are not read may have it ({quoted(unread)}): write it as a field cls"
+            return hint({**texts, **self._entries}, "field") or [note] * bool(unread)
         shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
         return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 
