@@ -792,18 +792,23 @@ def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
         wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
 
 
-@pytest.mark.parametrize("kind", ["yolo", "labelme"])
-def test_masks_next_to_label_files_are_fields_and_no_images(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "ending"), [("yolo", "png"), ("labelme", "png"), ("coco", "png"), ("coco", "jpg")])
+def test_masks_next_to_label_files_are_fields_and_no_images(kind, ending, tmp_path):
     if kind == "yolo":
         src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    elif kind == "coco":
+        src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+        for label in (*src.glob("labels/*"), src / "data.yaml"):
+            label.unlink()
+        shutil.copy(FOREIGN / "coco/supervision_boxes.json", src)
     else:
         src = tree_of(tmp_path / "src" / "images", "shapes/globox_labelme", "{name}").parent
     (src / "masks").mkdir()
     for photo in [*src.rglob("photo*.jpg")]:
         with Image.open(photo) as image:
-            Image.new("L", image.size, 1).save(src / "masks" / f"{photo.stem}.png")
+            Image.new("L", image.size, 1).save(src / "masks" / f"{photo.stem}.{ending}")
     report = wt.pack(src, tmp_path / "out", images="keep")
-    assert (report.manifest.samples, report.manifest.fields["mask.png"]) == (4, 4)
+    assert (report.manifest.samples, report.manifest.fields[f"mask.{ending}"]) == (4, 4)
     check_boxes(samples_of(tmp_path / "out"))
 
 
@@ -886,6 +891,73 @@ def test_several_masks_for_an_image_are_an_error(names, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("image", "first", "second"),
+    [
+        ("images/{}.jpg", "labels/{}.png", "masks/{}.png"),
+        ("images/{}.jpg", "gt/{}.png", "masks/{}.png"),
+        ("training/images/{}.jpg", "training/v1.2/labels/{}.png", "training/v2.0/labels/{}.png"),  # Mapillary Vistas
+        ("{}.png", "{}_mask.png", "{}_seg.png"),
+    ],
+)
+def test_two_sets_of_masks_are_an_error_that_names_both(image, first, second, tmp_path):
+    src = tree_of_masks(tmp_path / "src", image, first, second)
+    for kind in (None, "masks"):
+        with pytest.raises(SourceError, match=r"has two masks of .*: move one of the two sets of masks away") as error:
+            wt.pack(src, tmp_path / "dst", kind=kind)
+        assert all(repr(form.format(0)) in str(error.value) for form in (image, first, second))
+    for number in range(4):
+        (src / second.format(number)).unlink()
+    assert wt.pack(src, tmp_path / "dst", images="keep", workers=1).manifest.fields["mask.png"] == 4
+
+
+def test_fine_masks_of_cityscapes_are_used_instead_of_coarse_ones(tmp_path):
+    names = [f"{folder}/train/aachen/a_{{}}_{folder}" for folder in ("leftImg8bit", "gtFine", "gtCoarse")]
+    src = tree_of_masks(tmp_path / "src", f"{names[0]}.png", f"{names[1]}_labelIds.png", f"{names[2]}_labelIds.png")
+    for number in range(4):
+        Image.new("L", (16, 12), 50).save(src / f"{names[2]}_labelIds.png".format(number))
+    report = wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    assert [note for note in report.account.notes if "gtCoarse" in note and "left out" in note]
+    assert {skip.path.partition("/")[0] for skip in report.skipped} == {"gtCoarse"}
+    fields = {"mask": wt.Mask("mask.png", like="image"), "image": wt.Image()}
+    with wt.make_loader(tmp_path / "dst", batch_size=4, num_workers=0, fields=fields) as loader:
+        assert sorted(next(iter(loader)).mask[:, 0, 0].tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["case{}/image.png", "case{}/mask.png"], ()),
+        (["cat/{}/image.png", "cat/{}/mask.png", "dog/{}/image.png", "dog/{}/mask.png"], ("cat", "dog")),
+        (["cat/c{}_img.png", "cat/c{}_masks.png", "dog/d{}_img.png", "dog/d{}_masks.png"], ("cat", "dog")),
+    ],
+)
+def test_masks_in_the_folder_of_their_image_are_no_images(names, classes, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "dst", images="keep", dry_run=True)
+    account = report.account
+    assert (account.packed, report.manifest.classes, account.notes) == (2 * len(names), classes, [])
+    assert account.attached["field mask.png"] == account.packed
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["A/a{}.jpg", "B/b{}.jpg"], ("A", "B")),
+        (["cat/img_{}.png", "dog/image_{}.png"], ("cat", "dog")),
+        (["no/img_{}.png", "yes/mask_{}.png"], ("no", "yes")),
+        (["a{}/rgb.png", "b{}/rgb.png"], ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")),
+        (["{}_A_cat.jpg", "{}_B_dog.jpg"], ()),
+        (["img_A{}.jpg", "img_B{}.jpg", "label_{}5.jpg"], ()),
+        (["mask_{}.png", "photo_{}.png"], ()),
+    ],
+)
+def test_plain_images_with_words_for_masks_in_their_names_are_images(names, classes, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "dst", images="keep", dry_run=True)
+    assert report.account.packed == 4 * len(names)
+    assert report.manifest.classes == classes
+    assert not [note for note in report.account.notes if "mask of" in note or "its mask" in note]
+
+
+@pytest.mark.parametrize(
     ("image", "mask", "field"),
     [
         ("original/{}.jpg", "mask/{}.png", "mask.png"),
@@ -908,12 +980,15 @@ def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
     assert (report.manifest.samples, report.manifest.fields[field]) == (4, 4)
 
 
-@pytest.mark.parametrize(("image", "mask"), [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt")])
+@pytest.mark.parametrize(
+    ("image", "mask"), [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt"), ("color", "depth")]
+)
 def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image, mask, tmp_path):
+    field = "depth.png" if mask == "depth" else "mask.png"
     src = tree_of_masks(tmp_path / "src", f"{image}/{{}}.png", f"{mask}/{{}}.png")
     with pytest.raises(SourceError, match=rf"folders '{image}', '{mask}' with files of the same names: pass --from"):
         wt.pack(src, tmp_path / "out")
-    assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields["mask.png"] == 4
+    assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields[field] == 4
     assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
 
 
@@ -959,7 +1034,14 @@ def test_classes_with_images_of_the_same_names_are_noted(names, is_noted, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "names", [["{}.jpg", "{}_1stHO.png", "{}_2ndHO.png"], ["a/{}_GT_010.png", "a/{}_NOISY_010.png"]]
+    "names",
+    [
+        ["{}.jpg", "{}_1stHO.png", "{}_2ndHO.png"],
+        ["a/{}_GT_010.png", "a/{}_NOISY_010.png"],
+        ["{}_A.png", "{}_B.png"],
+        ["{}_sat.jpg", "{}_map.jpg"],
+        ["{}_input.png", "{}_output.png"],
+    ],
 )
 def test_images_whose_names_belong_together_are_noted(names, tmp_path):
     """CHASE_DB1 has two masks of each photograph, and SIDD two photographs of each scene."""

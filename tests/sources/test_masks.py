@@ -55,11 +55,20 @@ def test_cityscapes_as_its_own_scripts_write_it():
         ("1.jpg", "1_lab.png", "mask.png"),
         ("kitchen/1_rgb.jpg", "kitchen/1_depth.png", "depth.png"),
         ("frame1.png", "frame1_GT.png", "mask.png"),
+        ("1_img.png", "1_masks.png", "mask.png"),  # Cellpose
+        ("1.tif", "1_cp_masks.tif", "mask.tif"),
+        ("cat (1).png", "cat (1) (mask).png", "mask.png"),
+        ("1.png", "mask_1.png", "mask.png"),
+        ("images/img_1.png", "masks/mask_1.png", "mask.png"),
+        ("images/image1.jpg", "labels/1.png", "mask.png"),
+        ("7/rgb.jpg", "7/depth.png", "depth.png"),
+        ("7_json/img.png", "7_json/label.png", "mask.png"),  # labelme
+        ("training/images/1.jpg", "training/v2.0/panoptic/1.png", "panoptic.png"),  # Mapillary Vistas
         ("leftImg8bit/val/b/b_1_2_leftImg8bit.png", "gtCoarse/val/b/b_1_2_gtCoarse_instanceIds.png", "instance.png"),
     ],
 )
 def test_layouts_of_images_and_masks(image, mask, field):
-    assert pairs([mask, image]) == ([(image, {field: mask})], [])
+    assert pairs([mask, image]) == ([(image, {field: mask})], [], {})
 
 
 @pytest.mark.parametrize(
@@ -70,10 +79,13 @@ def test_layouts_of_images_and_masks(image, mask, field):
         ["images/1.jpg", "images/1.png", "masks/1.png"],  # two images of one name
         ["cat/1.jpg", "dog/1.jpg"],
         ["cat/1.jpg", "cat/1_color.jpg"],  # not a mask: JPEG
+        ["cat/1.png", "dog/mask_1.png"],
+        ["image_1.png", "img_1.png", "mask_1.png"],
+        ["a/image.png", "b/mask.png"],
     ],
 )
 def test_what_has_no_clear_partner_is_listed(names):
-    assert pairs(names) == ([], sorted(names))
+    assert pairs(names) == ([], sorted(names), {})
 
 
 @pytest.mark.parametrize(
@@ -93,8 +105,8 @@ def test_masks_that_may_be_classes_or_images_are_named(image: str, mask: str, is
 
 
 def test_two_masks_of_one_field_are_not_both_taken():
-    found = pairs(["images/1.jpg", "labels/1.png", "masks/1.png"])
-    assert found == ([("images/1.jpg", {"mask.png": "labels/1.png"})], ["masks/1.png"])
+    pairing = pairs(["images/1.jpg", "labels/1.png", "masks/1.png"])
+    assert pairing == ([("images/1.jpg", {"mask.png": "labels/1.png"})], [], {"masks/1.png": "labels/1.png"})
 
 
 @pytest.mark.parametrize(

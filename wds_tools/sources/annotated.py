@@ -228,7 +228,7 @@ class Annotated(Layout):
             SourceError: The images in a folder have the names of images that are described, and are not: they may be
                 masks. Or names of files differ only in case.
         """
-        pairs, taken = masks.of_described(files.images.paths, files.folders, file_of)
+        pairs, taken = masks.of_described(files.images.paths, files.folders, file_of, files.where)
         images = [file for file in files.images if file.path not in taken]
         described = [file.path for file in images if file.path in file_of]
         folders = {posixpath.dirname(path) for path in described}
@@ -379,7 +379,9 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask."""
         paths = files.images.paths
         pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
-        is_most = 2 * len(pairing.pairs) >= len(pairing.pairs) + len(pairing.unpaired) > 0
+        is_most = len(pairing.pairs) >= max(1, len(pairing.unpaired))
+        if is_most:
+            pairing.check(files.where)
         used = {posixpath.dirname(mask) for _, fields in pairing.pairs for mask in fields.values()}
         lost = [name for name in pairing.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
         without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
@@ -408,29 +410,20 @@ class Masks(Annotated):
         paths = files.images.paths
         pairing = masks.pairs(paths)
         folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
-        if folders:
-            pairing = masks.pairs(paths, folders)
+        pairing = masks.pairs(paths, folders) if folders else pairing
+        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
         parts = files.named(pairing.pairs)
         classes = masks.classes(parts, folders)
         names, used = mask_classes(files)
-        sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
-        return {
-            split: Described(
-                Annotations(names),
-                members.by_path,
-                parts,
-                [*used, *members.lists],
-                "a pair",
-                classes=classes,
-                notes=masks.notes_on_roles(pairing.pairs),
-                missing=members.missing,
-            )
-            for split, members in sets.items()
-        }
+        plan = {}
+        for split, members in _image_sets(files, [files.by_path[path] for path in parts], "Segmentation").items():
+            described = Described(Annotations(names), members.by_path, parts, [*used, *members.lists], "a pair")
+            plan[split] = replace(described, classes=classes, notes=notes, missing=members.missing)
+        return plan
 
     def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
-            return "has no mask, or is not the mask of any image"
+            return "has no mask, or is not the mask of any image that is packed"
         return super()._why_skipped(files, file, split)
 
 

@@ -25,6 +25,7 @@ from wds_tools.sources.columns import LABEL, json_or, usual_columns
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import RowNames, file_stem, split_folder, split_in
+from wds_tools.sources.masks import of_described
 
 _WORDS = (b'"shapes"', b'"shape_attributes"', b'"coordinates"', b'"box2d"', b'"poly2d"')
 _ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -155,12 +156,16 @@ def _described(
     source = posixpath.basename(first) or f"a {file_kind}"
     names = _listed(annotations)
     row_names = RowNames(files.images)
+    listed = {posixpath.basename(coco.name_here(name)) for name in names}
+    pairs = [] if file_of else of_described(files.images.paths, files.folders, {}, files.where, listed)[0]
+    of_images = {mask for _, fields in pairs for mask in fields.values()}
+    image_names = RowNames(file for file in files.images if file.path not in of_images) if of_images else row_names
 
     def find(name: str) -> File | None:
         table = tables.get(name, first)
         folder = folders.get(table, "")
         place = posixpath.join(folder, posixpath.basename(table)) if folder else table
-        image = row_names.find(coco.name_here(name), table=place, folder=split)
+        image = image_names.find(coco.name_here(name), table=place, folder=split)
         return image if image is not None and image.path.startswith(folder) else None
 
     images = {name: find(name) for name in names}
@@ -177,6 +182,9 @@ def _described(
             if image is None or part is None:
                 raise SourceError(f"{first} names {png!r}, but there is no such file in {files.where}")
             parts.setdefault(image.path, {})[kind] = part
+            of_images.discard(part.path)
+    for path, masks in files.named(pairs).items():
+        parts[path] = {kind: mask for kind, mask in masks.items() if mask.path in of_images} | parts.get(path, {})
     labels = {image.path: annotations.labels[name] for name, image in images.items() if image and annotations.labels}
     are_single = all(len(classes) < 2 for classes in labels.values())
     classes = {path: several[0] if are_single else several for path, several in labels.items() if several}

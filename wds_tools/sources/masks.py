@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby, islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -29,6 +29,7 @@ _MASK_FOLDERS = {
     "colormaps": "color",  # BDD100K
     "segmentationobject": "instance",
     "instances": "instance",
+    "panoptic": "panoptic",  # Mapillary Vistas
 }
 _MASK_WORD = re.compile(
     r"(?<![a-z])(masks?|labels?(tr)?|annotations?|ann_dir|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth"
@@ -38,9 +39,10 @@ _IMAGE_WORD = re.compile(r"(?<![a-z])(images?|imgs?)(tr|ts)?(?![a-z])")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PAIRS = {
     "a": {"b"},
+    "sat": {"map"},
     "low": {"high"},
     "lr": {"hr", "gt"},
-    "input": {"target", "gt"},
+    "input": {"target", "output", "gt"},
     "noisy": {"clean", "gt"},
     "hazy": {"clear", "clean", "gt"},
     "raw": {"reference"},
@@ -51,6 +53,7 @@ _PAIRS = {
 
 _ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if len(word) > 1}
 _ADDITION = re.compile(r"[_-](?=[^_-]*[A-Za-z])")  # not of numbers only, as copies have them
+_A_OR_B = re.compile(r"[_-][ABab](?=\.[A-Za-z]+$)")  # pix2pix
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for
 FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
@@ -61,22 +64,23 @@ _MASK_ENDINGS = {
     "_instanceIds": "instance",
     "_instanceTrainIds": "instance_train_ids",
     "_color": "color",
-    "_mask": "mask",
-    "_lab": "mask",
-    "_label": "mask",
-    "_labels": "mask",
-    "_seg": "mask",
-    "_segmentation": "mask",
-    "_gt": "mask",
-    "_GT": "mask",
-    "_L": "mask",  # CamVid
-    "_P": "mask",  # CamVid with class numbers
     "_depth": "depth",
-    **dict.fromkeys(["_anno", "_Segmentation", "_Mask"], "mask"),
+    **dict.fromkeys(["_mask", "_cp_masks", "_masks", "_Mask", "-mask", "-masks", " (mask)"], "mask"),  # Cellpose
+    **dict.fromkeys(["_label", "_labels", "_lab", "_seg", "_segmentation", "_Segmentation", "_anno"], "mask"),
+    **dict.fromkeys(["_gt", "_GT", "_L", "_P"], "mask"),  # CamVid: _L, and _P with class numbers
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
+_FIRST_WORDS = {  # of names of files, or whole names
+    **dict.fromkeys(["mask", "masks", "label", "labels", "seg", "segmentation", "gt"], "mask"),
+    **dict.fromkeys(["image", "images", "img", "im", "rgb", "color"], ""),
+    "depth": "depth",
+}
+_FIRST_WORD = re.compile(rf"({'|'.join(_FIRST_WORDS)})(?:[-_ ]|(?=\d)|$)", re.IGNORECASE)
+_ANY_FIRST_WORD = re.compile(rf"[/\0](?:{'|'.join(filter(_FIRST_WORDS.get, _FIRST_WORDS))})[-_ .\d]", re.IGNORECASE)
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
-_ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+(?=\0|$)")  # of names that are joined by \0
+_ANY_ENDING = re.compile(
+    rf"({'|'.join(map(re.escape, _MASK_ENDINGS))})\.[A-Za-z]+(?=\0|$)"
+)  # of names that are joined by \0
 _JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 _CITIES = "leftImg8bit"  # its folders are cities, not classes
@@ -96,10 +100,28 @@ class Pairs(NamedTuple):
     Attributes:
         pairs: (image, field -> mask), by the name of the image.
         unpaired: Images without a mask, and masks without an image.
+        rivals: Further masks of these images for a field that they have -> the mask that is used.
     """
 
     pairs: list[tuple[str, dict[str, str]]]
     unpaired: list[str]
+    rivals: Mapping[str, str] = MappingProxyType({})
+
+    def check(self, where: str) -> list[str]:
+        """Return the notes on rivals.
+
+        Raises:
+            SourceError: An image has two masks for one field. Those in ``gtFine`` take precedence over ``gtCoarse``.
+        """
+        coarse = [name for name, used in self.rivals.items() if "gtCoarse" in name and "gtFine" in used]
+        if other := min(self.rivals.keys() - coarse, default=""):
+            used = self.rivals[other]
+            image = next(image for image, fields in self.pairs if used in fields.values())
+            raise SourceError(
+                f"{where} has two masks of {image!r}, {used!r} and {other!r}: move one of the two sets of masks away; "
+                "to pack both, write a table with a row for each image, such as image,mask,gt"
+            )
+        return [f"masks such as {coarse[0]!r} are left out: their images have masks in gtFine"] if coarse else []
 
 
 class _Role(NamedTuple):
@@ -119,15 +141,16 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
     return (
         not words.isdisjoint(_MASK_FOLDERS)
         or any(word.endswith(FOLDER_ENDINGS) for word in words)
-        or next(_mask_endings(names), None) is not None
+        or next(_matches(_ANY_ENDING, names), None) is not None
+        or next(_matches(_ANY_FIRST_WORD, names), None) is not None
     )
 
 
-def _mask_endings(names: Iterable[str]) -> Iterator[str]:
-    """Yield the endings of names that end like names of masks."""
+def _matches(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[str]:
+    """Yield the matches in names, each with a zero byte before it."""
     following = iter(names)
     while part := list(islice(following, _JOINED)):
-        yield from _ANY_ENDING.findall("\0".join(part))
+        yield from pattern.findall("\0" + "\0".join(part))
 
 
 def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
@@ -136,10 +159,13 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
     Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
     ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``). A
     JPEG is a mask only in a folder of masks. If a folder has no such mask, each mask in it belongs to the only image of
-    the same split with its stem, if most have such an image.
+    the same split with its stem, if most have such an image. Then words at the beginning count too: ``img_1`` and
+    ``mask_1``, ``image`` and ``mask``.
 
-    >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])
-    Pairs(pairs=[('images/1.jpg', {'mask.png': 'masks/1.png'})], unpaired=['images/2.jpg'])
+    >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])[:2]
+    ([('images/1.jpg', {'mask.png': 'masks/1.png'})], ['images/2.jpg'])
+    >>> pairs(["7/image.png", "7/mask.png"]).pairs
+    [('7/image.png', {'mask.png': '7/mask.png'})]
 
     Args:
         names: Paths of a tree, with ``/``. Files without the extension of an image are ignored.
@@ -147,26 +173,29 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
     """
     images: dict[tuple[str, ...], list[str]] = {}
     masks: list[tuple[_Role, str]] = []
-    for name in sorted(filter(is_image_name, names)):
+    for name in sorted(filter(is_image_name, names), key=lambda name: ("gtCoarse" in name, name)):
         role = _role(name, folders)
         if role.field:
             masks.append((role, name))
         else:
             images.setdefault(role.key, []).append(name)
     masks_of: dict[str, dict[str, str]] = {}
-    unpaired = [name for same in images.values() if len(same) > 1 for name in same]
-    alone = [(role, name) for role, name in masks if not _take(masks_of, images.get(role.key, ()), role, name)]
-    unpaired += _without_partner(masks_of, alone, images, folders)
-    unpaired += [same[0] for same in images.values() if len(same) == 1 and same[0] not in masks_of]
-    return Pairs(sorted(masks_of.items()), sorted(unpaired))
+    rivals: dict[str, str] = {}
+    unpaired = {name for same in images.values() if len(same) > 1 for name in same}
+    alone = [(role, name) for role, name in masks if not _take(masks_of, rivals, images.get(role.key, ()), role, name)]
+    unpaired |= _without_partner(masks_of, rivals, alone, images, folders)
+    unpaired |= {same[0] for same in images.values() if len(same) == 1 and same[0] not in masks_of}
+    unpaired -= _by_first_words(masks_of, rivals, unpaired, folders)
+    return Pairs(sorted(masks_of.items()), sorted(unpaired - rivals.keys()), rivals)
 
 
 def _without_partner(
     masks_of: dict[str, dict[str, str]],
+    rivals: dict[str, str],
     alone: Sequence[tuple[_Role, str]],
     images: Mapping[tuple[str, ...], Sequence[str]],
     folders: Folders,
-) -> list[str]:
+) -> set[str]:
     """Pair masks with the images that have their stem, in folders where most have such an image; return the others."""
     taken = {folder_of(mask) for fields in masks_of.values() if alone for mask in fields.values()}
     by_folder: dict[str, list[tuple[_Role, str, list[str]]]] = {}
@@ -177,24 +206,54 @@ def _without_partner(
         same = by_stem.get((split_in(folder_of(name)), role.key[-1]), [])
         is_stated = not role.folder or all(_role(image, folders).folder for image in same)
         by_folder.setdefault(folder_of(name), []).append((role, name, same if is_stated else []))
-    unpaired = []
+    unpaired = set()
+    further: dict[str, str] = {}
     for folder, masks in by_folder.items():
         are_of_images = folder not in taken and 2 * sum(len(same) == 1 for _, _, same in masks) > len(masks)
-        unpaired += [name for role, name, same in masks if not (are_of_images and _take(masks_of, same, role, name))]
+        unpaired |= {
+            name for role, name, same in masks if not (are_of_images and _take(masks_of, further, same, role, name))
+        }
+    rivals |= {name: mask for name, mask in further.items() if folder_of(mask) not in taken}
     return unpaired
 
 
-def _take(masks_of: dict[str, dict[str, str]], images: Sequence[str], role: _Role, name: str) -> bool:
+def _by_first_words(
+    masks_of: dict[str, dict[str, str]], rivals: dict[str, str], names: Set[str], folders: Folders
+) -> set[str]:
+    """Pair images and masks that have none by the words at the beginning of their names; return these."""
+    images: dict[tuple[str, ...], list[str]] = {}
+    masks: list[tuple[_Role, str]] = []
+    for name in sorted(names):
+        role = _role(name, folders)
+        word = _FIRST_WORD.match(role.key[-1])
+        field = _FIRST_WORDS[word[1].lower()] if word and not name.lower().endswith(_JPEG) else ""
+        key = (*role.key[:-1], role.key[-1][word.end() if word else 0 :])
+        if field or role.field:
+            masks.append((role._replace(key=key, field=role.field or field), name))
+        else:
+            images.setdefault(key, []).append(name)
+    paired = [(role, name) for role, name in masks if _take(masks_of, rivals, images.get(role.key, ()), role, name)]
+    return {image for role, name in paired for image in (name, *images[role.key])}
+
+
+def _take(
+    masks_of: dict[str, dict[str, str]], rivals: dict[str, str], images: Sequence[str], role: _Role, name: str
+) -> bool:
     """Add a mask to its image if there is exactly one, without such a mask; return whether it was added."""
     field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
-    if len(images) != 1 or field in masks_of.get(images[0], ()):
+    if len(images) != 1:
         return False
-    masks_of.setdefault(images[0], {})[field] = name
-    return True
+    if (mask := masks_of.setdefault(images[0], {}).setdefault(field, name)) != name:
+        rivals[name] = mask
+    return mask == name
 
 
 def of_described(
-    names: Iterable[str], folders: Iterable[str], file_of: Mapping[str, object]
+    names: Iterable[str],
+    folders: Iterable[str],
+    file_of: Mapping[str, object],
+    where: str,
+    listed: Set[str] = frozenset(),
 ) -> tuple[list[tuple[str, dict[str, str]]], set[str]]:
     """Return the masks of images as `Pairs` has them, and all masks, if images are described by separate files.
 
@@ -202,14 +261,23 @@ def of_described(
         names: Paths of images.
         folders: Their folders, by `layouts.folder_of`.
         file_of: Path of an image -> the file about it. What has a file that its image does not have is not a mask.
+        where: Name of the tree, for messages.
+        listed: Names of images. A file with such a name is a mask only of an image with the same name.
     """
     paths = list(names)
     pairing = pairs(paths if may_have_masks(paths, folders) else ())
+    pairing.check(where)
+
+    def is_of(image: str, mask: str) -> bool:
+        name = posixpath.basename(mask)
+        is_listed = name in listed and name != posixpath.basename(image)
+        return not is_listed and file_of.get(mask) in (None, file_of.get(image))
+
     masks_of = [
-        (image, {field: mask for field, mask in fields.items() if file_of.get(mask) in (None, file_of.get(image))})
+        (image, {field: mask for field, mask in fields.items() if is_of(image, mask)})
         for image, fields in pairing.pairs
     ]
-    taken = {mask for _, fields in masks_of for mask in fields.values()}
+    taken = {mask for _, fields in masks_of for mask in fields.values()} | pairing.rivals.keys()
     return masks_of, taken | {path for path in pairing.unpaired if is_mask(path) and path not in file_of}
 
 
@@ -242,7 +310,7 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
     for folder, files in inside.items():
         image = images[folder[:-1]]
         if folder != image and 2 * len(inside[image] & files) >= len(inside[image]) > 0:
-            fields |= {image: "", folder: "mask"}
+            fields |= {image: "", folder: "depth" if "depth" in _words(folder[-1]) else "mask"}
     return fields
 
 
@@ -271,7 +339,10 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
         Nothing if the folders are not classes: some images have none, or all have the same.
     """
     images = list(images)
-    kept = {name: [folder for folder in _role(name, folders).key[:-1] if not is_split_name(folder)] for name in images}
+    roles = {name: _role(name, folders).key for name in images}
+    are_samples = bool(images) and all(key[-1].lower() in _FIRST_WORDS for key in roles.values())  # 7/image.png
+    end = -2 if are_samples else -1  # each folder is a sample
+    kept = {name: [part for part in key[:end] if not is_split_name(part)] for name, key in roles.items()}
     while kept and all(kept.values()) and len({parts[0] for parts in kept.values()}) == 1:
         kept = {name: parts[1:] for name, parts in kept.items()}
     if not all(kept.values()) or any(_CITIES in name for name in images):
@@ -291,7 +362,7 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     >>> len(note_on_names(["1.jpg", "1_expert.png"])), note_on_names(["1.jpg", "1_2.jpg", "x_expert.png"])
     (1, [])
     """
-    endings = Counter(ending for ending in _mask_endings(names) if ending not in _OTHER_ENDINGS)
+    endings = Counter(ending for ending in _matches(_ANY_ENDING, names) if ending not in _OTHER_ENDINGS)
     if not endings:
         return _note_on_additions(names[:_EXTENDED])
     if endings.total() == len(names):
@@ -337,14 +408,15 @@ def _note_on_additions(names: Iterable[str]) -> list[str]:
     if 2 * len(pairs) < images or not pairs:
         by_words: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for stem, path in paths.items():
-            by_words.setdefault((folder_of(stem), _stem_words(path)), []).append(stem)
+            by_words.setdefault((folder_of(stem), _stem_words(_A_OR_B.sub("", path))), []).append(stem)
         pairs = [(same[0], same[1]) for same in by_words.values() if len(same) == 2]
-        if 4 * len(pairs) < len(paths) or not pairs:
+        is_one = len(pairs) == 1 and _A_OR_B.search(paths[pairs[0][0]])  # as of the letters of an alphabet
+        if 4 * len(pairs) < len(paths) or not pairs or is_one:
             return []
     first, second = pairs[0]
     note = (
         f"images such as {paths[first]!r} and {paths[second]!r} have names as an image and its mask, or two images of "
-        "a sample: name masks as in 1_mask.png, and move further images away"
+        "a sample: name masks 1_mask.png, or write a table image,target"
     )
     return [note]
 
