@@ -290,13 +290,13 @@ SQUARES = np.kron(np.array([[0, 200, 100], [50, 250, 150]], np.uint8), np.ones((
 
 
 @pytest.mark.parametrize("orientation", [5, 6, 7, 8])
-@pytest.mark.parametrize("images", ["resize", "raw"])
+@pytest.mark.parametrize("images", ["resize", "raw", "keep"])
 def test_a_mask_of_the_stored_pixels_is_turned_with_its_image(tmp_path: Path, orientation: int, images: str) -> None:
     src = turned_shard(tmp_path, orientation, np.stack([SQUARES] * 3, 2), SQUARES)
     found = resized(src, (48, 32) if images == "resize" else None, images=images)
     if images == "raw":
         photo = np.load(io.BytesIO(found["npy"]))
-    else:  # an image of this size is kept, with its orientation
+    else:  # an image of this size is stored with its orientation
         photo = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(found["jpg"]))))
     mask = pixels(found["mask.png"])
     assert mask.shape == (48, 32)

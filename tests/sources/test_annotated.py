@@ -910,6 +910,22 @@ def test_two_sets_of_masks_are_an_error_that_names_both(image, first, second, tm
     assert wt.pack(src, tmp_path / "dst", images="keep", workers=1).manifest.fields["mask.png"] == 4
 
 
+def test_images_and_masks_of_the_same_names_in_two_archives_are_an_error(tmp_path):
+    (tmp_path / "src").mkdir()
+    tree_of_masks(tmp_path / "files", "images/{}.jpg", "masks/{}.png")
+    for name in ("a", "b"):
+        shutil.make_archive(tmp_path / "src" / name, "zip", tmp_path / "files")
+    with pytest.raises(
+        SourceError, match=r"has 'masks/..png' and its image in several archives, .* unpack each archive"
+    ):
+        wt.pack(tmp_path / "src", tmp_path / "dst", workers=1)
+    for mask in (tmp_path / "files").glob("*/*"):
+        mask.rename(mask.with_stem(f"{mask.stem}b"))
+    shutil.make_archive(tmp_path / "src" / "b", "zip", tmp_path / "files")
+    report = wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1)
+    assert (report.packed, report.manifest.fields["mask.png"]) == (8, 8)
+
+
 def test_fine_masks_of_cityscapes_are_used_instead_of_coarse_ones(tmp_path):
     names = [f"{folder}/train/aachen/a_{{}}_{folder}" for folder in ("leftImg8bit", "gtFine", "gtCoarse")]
     src = tree_of_masks(tmp_path / "src", f"{names[0]}.png", f"{names[1]}_labelIds.png", f"{names[2]}_labelIds.png")
@@ -1100,10 +1116,14 @@ def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_
     exif = Image.Exif()
     exif[274] = 6
     Image.new("RGB", (16, 12)).save(src / "images" / "2.jpg", exif=exif)
-    found = skipped(wt.pack(src, tmp_path / "out"))
-    assert found.keys() == {"images/1.jpg", "images/2.jpg"}
-    assert "its mask 'mask.png' is 8x6, and the image is 16x12 as it is shown" in found["images/1.jpg"]
-    assert "its mask 'mask.png' is 16x12, and the image is 12x16 as it is shown" in found["images/2.jpg"]
+    drawn = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)  # on the stored pixels
+    Image.fromarray(drawn).save(src / "masks" / "2.png")
+    for images in ("keep", "raw"):
+        [skip] = wt.pack(src, tmp_path / images, images=images, workers=1).skipped
+        assert skip.path == "images/1.jpg"
+        assert "its mask 'mask.png' is 8x6, and the image is 16x12 as it is shown" in skip.reason
+        fields = {"image": wt.Image(), "mask": wt.Mask("mask.png", like="image"), "path": FIELDS["path"]}
+        assert np.array_equal(samples_of(tmp_path / images, fields)["2.jpg"].mask[0].numpy(), np.rot90(drawn, -1))
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "1"])

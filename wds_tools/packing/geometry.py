@@ -94,38 +94,35 @@ def resized(record: Record, new: Size) -> Record:
     return record._replace(fields=fields, facts=_resized_facts(record.facts, old, new))
 
 
-def turned(record: Record) -> Record:
-    """Return a record whose masks are turned like its image, to which its EXIF orientation is applied.
+def turned(record: Record, *, strictly: bool = True) -> Record:
+    """Return a record whose masks are turned like its image, to which readers apply its EXIF orientation.
 
     Only masks that have the size of the stored pixels, and not that of the turned image, are turned.
+
+    Args:
+        record: The record.
+        strictly: False for a remark instead of the error.
 
     Raises:
         DecodeError: The sizes do not show whether a mask was drawn on the stored pixels, or an array was.
     """
-    orientation, size = _orientation_of(record.image)
+    may_have_masks = any(name.endswith(".png") or is_mask_name(name) for name in record.fields)
+    orientation, size = _orientation_of(record.image) if may_have_masks else (1, (0, 0))
     if orientation == 1:
         return record
-    fields = dict(record.fields)
+    fields, remarks = dict(record.fields), dict.fromkeys(record.remarks)
     for name, data in record.fields.items():
         drawn_on = _drawn_on(name, data, orientation, size)
-        if drawn_on == "unknown" or (drawn_on == "stored" and not _is_picture(name)):
+        if drawn_on == "stored" and _is_picture(name):
+            fields[name] = _turned_mask(name, data, orientation)
+        elif drawn_on in ("stored", "unknown") and strictly:
             raise DecodeError(
                 f"has the EXIF orientation {orientation}, and {name!r} may have been drawn without it: apply the "
                 "orientation to the file, such as by Pillow's ImageOps.exif_transpose, or pack with --images keep"
             )
-        if drawn_on == "stored":
-            fields[name] = _turned_mask(name, data, orientation)
-    return record._replace(fields=fields)
-
-
-def turned_remarks(record: Record) -> tuple[str, ...]:
-    """Return a remark if a mask may not fit its image, because the EXIF orientation is applied only to the image."""
-    fields = {name: data for name, data in record.fields.items() if is_mask_name(name) or name.endswith(".png")}
-    orientation, size = _orientation_of(record.image) if fields else (1, (0, 0))
-    if orientation == 1:
-        return ()
-    places = {_drawn_on(name, data, orientation, size) for name, data in fields.items()}
-    return (_TURNED,) if {"stored", "unknown"} & places else ()
+        elif drawn_on in ("stored", "unknown"):
+            remarks[_TURNED] = None
+    return record._replace(fields=fields, remarks=tuple(remarks))
 
 
 def _orientation_of(image: bytes | NDArray[np.uint8]) -> tuple[int, Size]:

@@ -16,7 +16,7 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.images import native
-from wds_tools.packing.geometry import resized, turned, turned_remarks
+from wds_tools.packing.geometry import resized, turned
 from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
 from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.shard_file import ShardFile
@@ -179,10 +179,8 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         fields[LABELS] = labels_field(entry.labels)
     if task.images.size is not None:
         record = resized(record, (image.info.height, image.info.width))
-    elif task.images.images == "raw":
-        record = turned(record)
-    elif remarks := turned_remarks(record):
-        record = record._replace(remarks=(*record.remarks, *remarks))
+    else:
+        record = turned(record, strictly=task.images.images == "raw")
     fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image, entry.label, record.remarks
 

@@ -51,7 +51,8 @@ from wds_tools.sources.files import (
 )
 from wds_tools.sources.folder_names import folders_of_archives
 from wds_tools.sources.inputs import File, path_bytes, with_same
-from wds_tools.sources.layouts import FIELDS, hidden_root, is_image_name, may_have_hidden
+from wds_tools.sources.layouts import FIELDS, folder_of, hidden_root, is_image_name, may_have_hidden
+from wds_tools.sources.masks import may_have_masks, pairs
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
@@ -296,8 +297,12 @@ class Archives(Tree):
         names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
         same = with_same(names, str) if len(archives) > 1 else {}
         images = {name.rpartition(".")[0]: name for name in same if is_image_name(name)}
+        has_masks = may_have_masks(images.values(), map(folder_of, images.values()))
+        of_images = {
+            mask for _, fields in pairs(images.values() if has_masks else ()).pairs for mask in fields.values()
+        }
         for name in same:
-            if name.lower().endswith(FIELDS) and name.rpartition(".")[0] in images:
+            if name in of_images or (name.lower().endswith(FIELDS) and name.rpartition(".")[0] in images):
                 raise SourceError(
                     f"{self.name} has {name!r} and its image in several archives, so that it is not known which belong "
                     "together: unpack each archive into a folder of its own"

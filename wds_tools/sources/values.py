@@ -136,11 +136,12 @@ def image_size(image: bytes | NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> None:
-    """Check that a mask is as large as its image; otherwise it is a `SourceError`."""
+    """Check that a mask is as large as its image, or as its stored pixels; otherwise it is a `SourceError`."""
     size = image_size(image)
+    is_turned = isinstance(image, bytes) and image_header.probe(image).orientation > 4  # the mask will be turned too
     with as_source_error(f"its mask {field!r} cannot be read", DecodeError):
         width, height = image_size(mask)
-    if (width, height) != size:
+    if (width, height) not in (size, size[::-1] if is_turned else size):
         raise SourceError(
             f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
             "EXIF orientation): correct the mask or the image"
