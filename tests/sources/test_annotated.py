@@ -237,7 +237,11 @@ def test_key_points_are_read_as_points_and_their_names_are_in_the_manifest(tmp_p
     assert samples_of(tmp_path / "out" / "val", fields)["photo_4.jpg"].points[0].numel() == 0
 
 
-def test_lists_of_several_years_of_voc_are_joined(tmp_path):
+@pytest.mark.parametrize(
+    ("folder_of_lists", "line"),
+    [("Main", "{0.stem}"), ("Segmentation", "{0.name}"), (".", "JPEGImages/{0.name}")],
+)
+def test_lists_of_several_years_of_voc_are_joined(folder_of_lists, line, tmp_path):
     for year, names in (("VOC2007", "12"), ("VOC2012", "34")):
         src = tree_of(tmp_path / year, "voc/supervision_boxes", "JPEGImages/{name}")
         (root := tmp_path / "VOCdevkit" / year).mkdir(parents=True)
@@ -246,10 +250,10 @@ def test_lists_of_several_years_of_voc_are_joined(tmp_path):
             for number in names:
                 [file] = (src / folder).glob(f"photo[_ ]{number}.*")
                 shutil.copy(file, root / folder)
-        (root / "ImageSets" / "Main").mkdir(parents=True)
+        (lists := root / "ImageSets" / folder_of_lists).mkdir(parents=True)
         for split, photo in zip(("train", "val"), names, strict=True):
             [file] = (root / "JPEGImages").glob(f"photo[_ ]{photo}.*")
-            (root / "ImageSets" / "Main" / f"{split}.txt").write_text(f"{file.stem}\n")
+            (lists / f"{split}.txt").write_text(f"{line.format(file)}\n")
     reports = wt.pack_splits(tmp_path / "VOCdevkit", tmp_path / "out", split="folders", images="keep")
     packed = {split: sorted(json_of(tmp_path / "out" / split)) for split in reports}
     assert packed == {"train": ["photo 3.jpg", "photo_1.jpg"], "val": ["photo_2.jpg", "photo_4.jpg"]}
@@ -424,7 +428,7 @@ def test_bad_objects_skip_their_image_and_are_an_error_with_strict(src, tmp_path
 def test_several_coco_files_about_the_same_images_are_refused(names, src, tmp_path):
     for name in names:
         (src / name).write_text(coco_file())
-    message = rf"COCO files about the same images, such as 'photo_1\.jpg', '{names[0]}', '{names[1]}': .* Move"
+    message = rf"annotation files about the same images, such as 'photo_1\.jpg', '{names[0]}', '{names[1]}': .* Move"
     with pytest.raises(SourceError, match=message):
         wt.pack(src, tmp_path / "out")
 

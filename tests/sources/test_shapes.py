@@ -115,6 +115,39 @@ def test_images_without_a_file_of_labelme_have_no_objects_and_damaged_files_are_
     assert "2 of 4 images have no file of shapes, and so no objects" in " ".join(report.manifest.account.notes)
 
 
+def test_files_of_two_folders_are_about_the_images_that_are_there(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    triangle = {"points": [[1, 2], [11, 2], [6, 8]]}
+    for part, label in (("a", "cat"), ("b", "dog")):
+        tree(src / part, images="img")
+        (src / part / "json").mkdir()
+        labelme(src / part / "json" / "photo_1.json", [triangle | {"label": label}])
+        (path := src / part / "json" / "photo_1.json").write_text(path.read_text().replace("photo_1", "../img/photo_1"))
+    wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    found = {
+        facts["path"]: facts["objects"] for sample in stored(tmp_path / "dst") if (facts := json.loads(sample["json"]))
+    }
+    assert len(found) == 8
+    assert [[one["category"] for one in found[f"{part}/img/photo_1.jpg"]] for part in "ab"] == [[0], [1]]
+    for number, part in enumerate("ab"):
+        shutil.rmtree(src / part / "json")
+        region = {
+            "shape_attributes": {"name": "rect", "x": number, "y": 2, "width": 3, "height": 4},
+            "region_attributes": {},
+        }
+        via(src / part / "via.json", [region])
+    wt.pack(src, tmp_path / "dst", images="keep", workers=1, fresh=True)
+    found = {
+        facts["path"]: facts["objects"] for sample in stored(tmp_path / "dst") if (facts := json.loads(sample["json"]))
+    }
+    assert {path: [one["box"][0] for one in entries] for path, entries in found.items()} == {
+        "a/img/photo_1.jpg": [0], "b/img/photo_1.jpg": [1]
+    }  # fmt: skip
+    shutil.copy(src / "a" / "via.json", src / "a" / "old.json")
+    with pytest.raises(SourceError, match=r"about the same images, such as 'a/img/photo_1.jpg', 'a/old.json', 'a/via"):
+        wt.pack(src, tmp_path / "again")
+
+
 def via(path: Path, regions: list[dict[str, Any]]) -> None:
     path.write_text(
         json.dumps({"_via_img_metadata": {"x": {"filename": "photo_1.jpg", "size": 1, "regions": regions}}})

@@ -336,12 +336,13 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
 
     VOC2007 and VOC2012 each have lists of the images next to their folder ``ImageSets``.
     """
-    lists: dict[str, list[tuple[str, File]]] = {}  # folder of ImageSets -> split, file
-    for file in files.others:
+    by_kind: dict[str, dict[str, list[tuple[str, File]]]] = {}  # folder in ImageSets -> folder above -> split, file
+    for file in filter(lambda file: layouts.is_image_set(file.path), files.others):
         folder, name = posixpath.split(file.path)
-        split = posixpath.splitext(name)[0]
-        if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
-            lists.setdefault(folder[: folder.rindex("ImageSets/")], []).append((split, file))
+        above, _, kind_here = f"{folder}/".rpartition("ImageSets/")
+        if layouts.is_split_name(split := posixpath.splitext(name)[0]):
+            by_kind.setdefault(kind_here.rstrip("/"), {}).setdefault(above, []).append((split, file))
+    lists = next((by_kind[name] for name in (kind, "Main", "Segmentation", "") if name in by_kind), {})
     sets: dict[str, Members] = {}
     for folder, of_folder in lists.items():
         place = folder if len(lists) > 1 else ""

@@ -84,8 +84,8 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
 
 def _several(paths: Sequence[str], about: str) -> SourceError:
     return SourceError(
-        f"there are several COCO files {about}, {quoted(sorted(paths))}: it is not known which one is meant. Move "
-        "the others away; only objects, key points and captions are joined, of files that are named as by COCO: "
+        f"there are several annotation files {about}, {quoted(sorted(paths))}: it is not known which one is meant. "
+        "Move the others away; only objects, key points and captions are joined, of files that are named as by COCO: "
         "instances_train.json, person_keypoints_train.json, captions_train.json"
     )
 
@@ -218,43 +218,84 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
             yield file, data, kind
 
 
+class _Shapes:
+    """The files of shapes of a tree.
+
+    Attributes:
+        images: Split -> its images.
+        skipped: Split -> its images that cannot be used.
+        used: Split -> files about several images.
+        file_of: Path of an image -> the file about only this image.
+        stated: Path of such an image -> its name in the file.
+        tables: Path of an image -> an empty text, because it is the whole path.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.images: dict[str, list[Shaped]] = {}
+        self.skipped: dict[str, list[Skip]] = {}
+        self.used: dict[str, list[File]] = {}
+        self.file_of: dict[str, File] = {}
+        self.stated: dict[str, str] = {}
+        self.tables: dict[str, str] = {}
+        self._listed: dict[tuple[str, str], str] = {}  # split and image -> file
+        self._files = files
+        self._names = RowNames(files.images)
+
+    def add(self, file: File, data: bytes, kind: str) -> None:
+        """Add the images of a file."""
+        try:
+            shaped, problem = images_in(data, file.path), None
+        except SourceError as error:
+            shaped, problem = [], error
+        stem, image = file_stem(file.path), self._image_of(file, shaped)
+        split = "" if image is not None or kind == LABELME else split_folder(file.path) or split_in(stem)
+        if image is None:
+            self.used.setdefault(split, []).append(file)
+        else:
+            self.file_of[image.path] = file
+        if problem is not None:
+            if image is None:
+                raise problem
+            shaped = [Shaped(image.path, error=str(problem))]
+        elif image is not None and shaped:
+            self.stated[image.path] = shaped[0].name
+        for entry in shaped:
+            self._add_image(entry, image, file, split)
+
+    def _image_of(self, file: File, shaped: Sequence[Shaped]) -> File | None:
+        """Return the image that has the name of a file: of several, the one whose path is in it, as in LabelMe."""
+        stem, folder = file_stem(file.path), posixpath.dirname(file.path)
+        paths = [posixpath.normpath(posixpath.join(folder, entry.name.replace("\\", "/"))) for entry in shaped[:1]]
+        image = next((self._files.by_path.get(path) for path in paths if file_stem(path) == stem), None)
+        return image or self._names.find(stem, table=file.path)
+
+    def _add_image(self, entry: Shaped, image: File | None, file: File, split: str) -> None:
+        image = image or self._names.find(coco.name_here(entry.name), table=file.path, folder=split)
+        name = image.path if image else entry.name
+        self.tables |= {name: ""} if image else {}
+        if (before := self._listed.setdefault((split, name), file.path)) != file.path:
+            raise _several([before, file.path], f"about the same images, such as {name!r}")
+        if entry.error:
+            self.skipped.setdefault(split, []).append(Skip(name, entry.error))
+        else:
+            self.images.setdefault(split, []).append(entry._replace(name=name))
+
+
 def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     """Return the splits of files with shapes. If images have one each, those without have no objects, as in VOC."""
-    row_names = RowNames(files.images)
-    images: dict[str, list[Shaped]] = {}
-    used: dict[str, list[File]] = {}
-    file_of: dict[str, File] = {}
-    skipped: dict[str, list[Skip]] = {}
-    kinds: dict[str, None] = {}
-    stated: dict[str, str] = {}  # image that has a separate file -> its name there
+    shapes, kinds = _Shapes(files), dict[str, None]()
     for file, data, kind in _shape_files(files):
         kinds[kind] = None
-        stem = file_stem(file.path)
-        image = row_names.find(stem, table=file.path)
-        split = "" if image is not None or kind == LABELME else split_folder(file.path) or split_in(stem)
-        if image is not None:
-            file_of[image.path] = file
-        else:
-            used.setdefault(split, []).append(file)
-        try:
-            shaped = images_in(data, file.path)
-        except SourceError as error:
-            if image is None:
-                raise
-            skipped.setdefault(split, []).append(Skip(image.path, str(error)))
-            continue
-        skipped.setdefault(split, []).extend(Skip(entry.name, entry.error) for entry in shaped if entry.error)
-        shaped = [entry for entry in shaped if not entry.error]
-        if image is not None and shaped:
-            stated[image.path] = shaped[0].name
-        images.setdefault(split, []).extend(entry._replace(name=image.path) if image else entry for entry in shaped)
+        shapes.add(file, data, kind)
+    images, file_of = shapes.images, shapes.file_of
     if len(kinds) > 1 or ("" in images and len(images) > 1):
         raise _several(
-            [file.path for same in used.values() for file in same] + [file.path for file in file_of.values()][:1],
+            [file.path for same in shapes.used.values() for file in same]
+            + [file.path for file in file_of.values()][:1],
             "of several formats" if len(kinds) > 1 else _SPLITS,
         )
     place = "imagePath" if LABELME in kinds else "the entry of the image"
-    stated = {file.path: "" for file in files.images} | stated if stated else {}
+    stated = {file.path: "" for file in files.images} | shapes.stated if shapes.stated else {}
     notes = notes_on_names(stated, {image: file.path for image, file in file_of.items()}, "JSON file", place)
     undescribed, parts = layout.without_masks(files, file_of, "file of shapes") if file_of else ([], {})
     if file_of:
@@ -262,13 +303,13 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     classes = classes_of(chain.from_iterable(images.values()))
     plan = {}
     for split, same in sorted(images.items()):
-        files_of = used.get(split, [])
+        files_of = shapes.used.get(split, [])
         where = files_of[0].path if files_of else "its file of shapes"
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
-        parsed = replace(
-            parsed, ids=(), parts=[], skipped=[*parsed.skipped, *skipped.get(split, ())], notes=[*parsed.notes, *notes]
-        )
-        plan[split] = _described(files, split, parsed, files_of, file_of, "file of shapes" if file_of else "", parts)
+        skipped = [*parsed.skipped, *shapes.skipped.get(split, ())]
+        parsed = replace(parsed, ids=(), parts=[], skipped=skipped, notes=[*parsed.notes, *notes])
+        file_kind = "file of shapes" if file_of else ""
+        plan[split] = _described(files, split, parsed, files_of, file_of, file_kind, parts, shapes.tables)
     return plan
 
 

@@ -13,6 +13,7 @@ from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
 from wds_tools.sources.annotations import Annotations, Collected, lines_of, notes_on_names, packed, stem_of, unpacked
+from wds_tools.sources.layouts import is_image_name
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -231,12 +232,13 @@ def _side(tree: _Tree, side: str) -> int:
 
 
 def image_set(data: bytes, where: str) -> tuple[str, ...]:
-    r"""Return the images that a file in ``ImageSets`` lists: one per line, in quotes if a program writes them.
+    r"""Return the names without extension that a file in ``ImageSets`` lists: a line for each, in quotes or not.
 
-    >>> image_set(b'2008_000002\n"photo 3"\n', "train.txt")
-    ('2008_000002', 'photo 3')
+    >>> image_set(b'2008_000002\n"photo 3"\nJPEGImages/1.jpg\n', "train.txt")
+    ('2008_000002', 'photo 3', '1')
     """
-    return tuple(name for line in lines_of(data, where) if (name := line.strip('"')))
+    names = (posixpath.basename(line.strip('"').replace("\\", "/")) for line in lines_of(data, where))
+    return tuple(stem_of(name) if is_image_name(name) else name for name in names if name)
 
 
 def pair_key(path: str) -> tuple[str, ...]:
