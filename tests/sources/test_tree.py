@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -506,6 +507,22 @@ def test_an_encoding_that_an_archive_does_not_need_changes_nothing(tmp_path: Pat
         options = SourceOptions(encoding="cp1252", kind=kind)
         listing = open_source(tmp_path / "a.zip", kind=kind, options=options).scan()
         assert (listing.classes, listing.account.notes) == (("B\xe4r", "cat"), [])
+
+
+@pytest.mark.parametrize(("system", "name"), [(0, "猫"), (3, "è")])  # Windows, Unix
+def test_an_encoding_is_that_of_names_of_windows_even_if_they_are_valid_utf_8(
+    tmp_path: Path, system: int, name: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        for folder in ("xx", "dog"):
+            info = zipfile.ZipInfo(f"{folder}/1.jpg")
+            info.create_system = system
+            zipped.writestr(info, folder)
+    data = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(data.replace(b"xx/1.jpg", "猫/1.jpg".encode("gbk")))
+    for encoding, expected in (("gbk", name), (None, "è")):
+        source = open_source(tmp_path / "a.zip", options=SourceOptions(encoding=encoding))
+        assert source.scan().classes == ("dog", expected)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n"

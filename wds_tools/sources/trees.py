@@ -69,6 +69,7 @@ _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _PART_FILES = 1 << 16  # of a listing at a URL
 _UTF8 = 0x800  # flag of a zip member: its name is UTF-8; Python decodes other names as cp437
+_UNIX = 3  # `create_system` of a zip member: Linux and macOS, whose names are UTF-8
 _ENCODINGS = ("cp437", "cp1252", "gbk", "cp932")  # of names, that a message shows
 
 
@@ -257,14 +258,17 @@ class Archives(Tree):
     uses_encoding = False  # after listing: whether there are such names
     have_labels = True  # False if the user wants none
 
-    def _text_of(self, names: Sequence[bytes], archive: Any) -> list[str]:
+    def _text_of(self, names: Sequence[bytes], archive: Any, *, of_windows: bool = False) -> list[str]:
         """Return names of an archive as text: UTF-8 if all of them are, otherwise in the stated encoding.
+
+        Programs of Windows (``of_windows``) mark UTF-8: a stated encoding is that of all other names.
 
         Raises:
             SourceError: They are not UTF-8, and no encoding is stated.
         """
-        with suppress(UnicodeDecodeError):
-            return [name.decode() for name in names]
+        if not of_windows or self.encoding is None:
+            with suppress(UnicodeDecodeError):
+                return [name.decode() for name in names]
         if self.encoding is None:
             name = next(name for name in names if not _is_utf8(name))
             readings = [f"{encoding}: {_shown(name, encoding)}" for encoding in _ENCODINGS]
@@ -411,7 +415,8 @@ class ZipTree(Archives):
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
             unmarked = [info for info in members if not info.filename.isascii() and not info.flag_bits & _UTF8]
-            texts = self._text_of([info.filename.encode("cp437") for info in unmarked], path)
+            of_windows = any(info.create_system != _UNIX for info in unmarked)
+            texts = self._text_of([info.filename.encode("cp437") for info in unmarked], path, of_windows=of_windows)
             text_of = dict(zip(map(id, unmarked), texts, strict=True))
             files: dict[str, File] = {}  # of members with the same name, the last one counts
             repeated: list[str] = []
