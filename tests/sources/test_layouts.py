@@ -189,14 +189,18 @@ def test_a_class_may_be_named_train_among_others(tmp_path: Path, photos: list[Ph
     assert pack(src, tmp_path / "dst")[1].manifest.classes == ("bus", "car", "train")
 
 
-def test_stray_images_next_to_splits_are_skipped_and_listed(tmp_path: Path, photos: list[Photo]) -> None:
-    files = {f"{('train', 'val')[n % 2]}/cat/{n}.jpg": photos[n % 6].data for n in range(20)}
-    src = write_folder(tmp_path, {**files, "cover.jpg": photos[0].data})
-    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
-    assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [
-        ("cover.jpg", "is outside the class folders")
-    ]
+@pytest.mark.parametrize(("above", "stray"), [("", "cover.jpg"), ("data/", "docs/fig.jpg")])
+@pytest.mark.parametrize("name", ["cat/", ""])
+def test_stray_images_next_to_splits_are_skipped_and_listed(
+    tmp_path: Path, photos: list[Photo], above: str, stray: str, name: str
+) -> None:
+    files = {f"{above}{('train', 'val')[n % 2]}/{name}{n}.jpg": photos[n % 6].data for n in range(20)}
+    src = write_folder(tmp_path, {**files, stray: photos[0].data})
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
+    assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [(stray, "is outside the class folders")]
     assert not reports["val"].skipped
+    samples = [sample for report in reports.values() for sample in (report.preview or pytest.fail("none")).samples]
+    assert {sample.problem for sample in samples} == {""}
 
 
 @pytest.mark.parametrize("write", [write_folder, write_zip, write_url])  # a tar of these is read as shards of samples

@@ -341,6 +341,8 @@ DATASETS["Hugging Face imagefolder"] = Dataset(
     options=FOLDERS,
 )
 
+DATASETS["DIV2K"] = Dataset(flat("DIV2K_train_HR/000{n}.png") | flat("DIV2K_valid_HR/080{n}.png"), options=FOLDERS)
+
 # --- tables
 
 kaggle = {f"train/{n}.png": c for n, c in enumerate(("frog", "truck", "truck", "deer"), 1)}
@@ -386,6 +388,16 @@ DATASETS["HAM10000"] = Dataset(
         "hmnist_8_8_L.csv": "pixel0000,pixel0001,label\n" + "5,6,2\n" * 6,
     },
     options={"columns": {"label": "dx"}},
+)
+diagnoses = {f"ISIC2018_Task3_Training_Input/ISIC_002430{n}.jpg": ("MEL", "NV", "BCC")[n % 3] for n in range(4)}
+DATASETS["ISIC 2018"] = Dataset(
+    diagnoses,
+    {
+        "ISIC2018_Task3_Training_GroundTruth/ISIC2018_Task3_Training_GroundTruth.csv": "image,MEL,NV,BCC\n"
+        + lines(f"{stem(path)},{c == 'MEL':d}.0,{c == 'NV':d}.0,{c == 'BCC':d}.0" for path, c in diagnoses.items()),
+        "ISIC2018_Task3_Training_Input/ATTRIBUTION.txt": "x",
+    },
+    notes=("the labels are lists of 0 and 1 for 3 classes, so a sample has one label",),
 )
 findings = {
     f"images_00{1 + n // 3}/images/0000000{n}_000.png": ("Hernia", "Hernia|Mass", "Mass")[n % 3] for n in range(6)

@@ -216,16 +216,14 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
     for level in range(min(MAX_LEVEL, max(map(len, counts), default=0))):
         there = {folder: count for folder, count in counts.items() if len(folder) > level}
         names = sorted({folder[level] for folder in there})
-        splits = [name for name in names if is_split_name(name)]
+        splits = names if _are_splits(names) else list(filter(is_split_name, names))
         share = sum(there.values()) / images
         is_divided = len(splits) > 1 or _are_parts(names, there, level)
         if (splits == names and share == 1) or (is_divided and share > _MOST):
             above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
-            inside = {
-                name: {inner for folder in there if folder[level] == name for inner in folder[level + 1 :][:1]}
-                for name in names
-            }
+            pairs = {folder[level : level + 2] for folder in there if len(folder) > level + 1}
+            inside = {name: [inner for upper, inner in pairs if upper == name] for name in names}
             _check_once("/".join([where, *base.split("/")[:-1]]), inside)
             return Arrangement(base, 0 if base else level, (*splits, *(name for name in names if name not in splits)))
         if is_divided:
@@ -242,6 +240,12 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
                 "(kind='folder') if it is a class"
             )
     return Arrangement(common_folder(counts) if in_archive else "")
+
+
+def _are_splits(names: Sequence[str]) -> bool:
+    """Return whether names differ only in a word for a split: ``DIV2K_train_HR`` and ``DIV2K_valid_HR``."""
+    forms = {_WORD.sub(lambda word: "" if word[0].lower() in SPLIT_OF else word[0], name) for name in names}
+    return len(forms) == 1 < len({split_in(name) for name in names} - {""}) == len(names)
 
 
 def _flat_part(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> str:
@@ -347,11 +351,7 @@ def file_stem(path: str) -> str:
 
 
 def class_folder(path: str) -> str | None:
-    """Return the class of an image: the first folder of its path; None without a folder.
-
-    >>> class_folder("cat/house/1.jpg"), class_folder("1.jpg")
-    ('cat', None)
-    """
+    """Return the class of an image: the first folder of its path; None without a folder."""
     folder, slash, _ = path.partition("/")
     return folder if slash else None
 

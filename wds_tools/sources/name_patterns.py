@@ -126,11 +126,11 @@ TEMPLATE = _part(  # of predictions
     "submissions/labels.csv, train.csv, submit.csv",
 )
 ABOUT_ALL = _whole(  # files about the dataset or its programs, which never have labels
-    r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
+    r"(readme|licen[cs]e|attribution|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
     r"([-_.].*)?"
     r"|_(common_)?metadata|_success|_(started|committed)_\d+|.*\.crc"  # Spark, Hive, Dask, Databricks
     r"|.*\.cache",  # Ultralytics
     "README.md, LICENSE, license_agreement.txt, readme.dataset.txt, SHA256SUMS, md5sum.txt, _SUCCESS, "
     "_common_metadata, .part-00000.snappy.parquet.crc, labels.cache",
-    "labels.txt, shapes.txt, cache.txt, makefiles.csv, readmission.csv, metadata, _classes.csv, success.txt",
+    "labels.txt, attributes.txt, cache.txt, makefiles.csv, readmission.csv, metadata, _classes.csv, success.txt",
 )

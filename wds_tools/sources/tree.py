@@ -203,7 +203,6 @@ class ClassFolders(Layout):
 
     def collect(self, collector: Collector, files: Files, split: str) -> None:
         """Add the images in class folders, or all images if there are no class folders."""
-        self._skip_masks(collector, files)
         if split and self._level == 0:  # the folder of the split contains the class folders
             self.base, self._level = f"{self.base}{split}/", None
         files.check_fields()
@@ -211,8 +210,7 @@ class ClassFolders(Layout):
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
-        of_others = fields.keys() | self._masks.keys()
-        images = FileList(file for file in files.images if file.path not in of_others) if of_others else files.images
+        images = self._samples(collector, files, parts)
         paths = images.paths
         if not self.given:
             layouts.check_stems(paths, where=files.where)
@@ -233,15 +231,20 @@ class ClassFolders(Layout):
             if file.path not in fields and file is not lists:
                 self.skip(collector, file, files.why_not_packed(file.path))
 
-    def _skip_masks(self, collector: Collector, files: Files) -> None:
-        of_masks = [file for file in files.images if file.path in self._masks] if self._masks else []
-        for folder in dict.fromkeys(self._masks[file.path] for file in of_masks):
+    def _samples(self, collector: Collector, files: Files, parts: dict[str, dict[str, File]]) -> FileList:
+        """Return the images that are no further fields, and skip those that are not in the folder of a split."""
+        outside: list[File] = []
+        if self._masks or not all(folder.startswith(self.base) for folder in files.folders):
+            outside = [f for f in files.images if f.path in self._masks or not f.path.startswith(self.base)]
+        for folder in sorted({self._masks[file.path] for file in outside if file.path in self._masks}):
             collector.account.notes.append(
                 f"the folder {folder!r} next to those of splits is named like masks, and is not packed: pack it alone "
                 "if it has images"
             )
-        for file in of_masks:
-            self.skip(collector, file, "is in a folder that is named like masks")
+        for file in outside:
+            self.skip(collector, file, "is outside the class folders", parts.pop(file.path, {}))
+        of_others = files.further_fields.keys() | {file.path for file in outside}
+        return FileList(file for file in files.images if file.path not in of_others) if of_others else files.images
 
     def _add_images(
         self, collector: Collector, images: FileList, parts: dict[str, dict[str, File]], label_of: Callable[[str], Any]
