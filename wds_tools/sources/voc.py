@@ -15,7 +15,7 @@ from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, f
 from wds_tools.sources.annotations import Annotations, Collected, lines_of, notes_on_names, packed, stem_of, unpacked
 from wds_tools.sources.layouts import is_image_name
 
-_PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
+_PAIR_FOLDERS = frozenset(["jpegimages", "images", "data", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_DEPTH = 20
 _MAX_BYTES = 64 << 20  # 10,000 objects take 3 MB
@@ -245,6 +245,8 @@ def pair_key(path: str) -> tuple[str, ...]:
     """Return what an image and its XML file have in common: folders and name without what only states the kind.
 
     >>> pair_key("VOC2012/JPEGImages/1.jpg") == pair_key("VOC2012/Annotations/1.xml")
+    True
+    >>> pair_key("ILSVRC/Data/CLS-LOC/val/1.JPEG") == pair_key("ILSVRC/Annotations/CLS-LOC/val/1.xml")
     True
     """
     folder, name = posixpath.split(path)
