@@ -241,6 +241,7 @@ def test_a_mask_gets_the_same_type_if_its_image_keeps_its_size(tmp_path: Path) -
         ({"area": 900}, "'area'"),
         ({"age": 31, "year": 1999, "caption": "2 cats and 3 dogs on a sofa"}, None),
         ({"mean": "[0.1, 0.2]"}, None),
+        ({"object/class/label": "[2, 1]", "image/object/difficult": "[3, 4]"}, "'image/object/difficult'"),
         ({"age": 31, "rating": 5, "lat": 4.5, "lon": 9.5, "date_captured": "2013-11-14 17:02:52"}, None),
         ({"xmin": 0.1, "ymin": 0.2, "xmax": 0.5, "ymax": 1, "bbox": "[0.1, 0.2, 0.5, 1]"}, None),
     ],

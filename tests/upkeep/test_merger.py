@@ -321,6 +321,8 @@ def test_equal_shards_whose_classes_have_other_names_are_not_the_same_dataset(
     (other / "manifest.json").write_text(seal({**raw, "classes": names}))
     report = merge([halves[0], other], tmp_path / "out")
     assert report.manifest.classes == (*raw["classes"], *names)
+    (other / "manifest.json").write_text(seal({**raw, "field_classes": {"json:objects.category": {"names": ["dog"]}}}))
+    assert merge([halves[0], other], tmp_path / "again").manifest.samples == report.manifest.samples
 
 
 # --- invalid inputs ---

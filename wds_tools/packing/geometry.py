@@ -51,6 +51,7 @@ _FACTS = (
     *("id", "license", "depth", "segmented", "date", "time", "year", "age", "rating", "score", "count", "lat", "lon"),
     *("latitude", "longitude", "altitude", "weight", "temperature", "duration", "price", "likes"),
 )  # words in names of numbers that are not positions
+_CLASSES = ("label", "labels", "class", "classes", "category", "categories")  # last words of names of class numbers
 _MAX_NUMBERS = 10_000
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WORD = re.compile(r"[^\s,;:|()\[\]{}]+")
@@ -406,7 +407,8 @@ def may_have_positions(record: Record, new: Size) -> set[str]:
     facts = {
         name: _plain_number(value)
         for name, value in record.facts.items()
-        if name not in _UNDERSTOOD and not set(_FACTS).intersection(_plain(name).split("_"))
+        if name not in _UNDERSTOOD and not set(_FACTS).intersection(words := re.split("[_/]", _plain(name)))
+        if words[-1] not in _CLASSES
     }
     names = {name for name, value in facts.items() if not _is_number(value) and _could_be_positions(value, old)}
     numbers = [name for name, value in facts.items() if _is_number(value) and 0 <= value <= max(old)]

@@ -264,7 +264,7 @@ def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
                 _index_folder(job, bar, names, options)
         numbered = _named(_number(jobs, classes, label_type), names, jobs)
         _check_labels(jobs)
-        for note in numbered.notes:
+        for note in (*numbered.notes, *_notes_on_missing(jobs)):
             _log.warning("%s", note)
         for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
             _relabel(job, numbers)
@@ -293,6 +293,14 @@ def _check_labels(jobs: Sequence[_Job]) -> None:
             f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "
             "such as --label cls, json:label or folder (label=)"
         )
+
+
+def _notes_on_missing(jobs: Sequence[_Job]) -> list[str]:
+    """Return a note if some samples have no label, and others have one."""
+    are_missing = [value is None for job in jobs for value in job.labels]
+    missing, samples = sum(are_missing), len(are_missing)
+    note = f"{missing:,} of {samples:,} samples have no label: load the others with where='label >= 0'"
+    return [note] if 0 < missing < samples else []
 
 
 def _write_manifest(job: _Job, classes: tuple[str, ...]) -> Manifest:

@@ -380,9 +380,10 @@ def _open(datasets: Sequence[str | os.PathLike[str]], remote: RemoteOptions) -> 
 def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
     if not sets:
         raise OptionError("no dataset was given; name at least one")
-    seen: dict[tuple[str, tuple[str, ...]], str] = {}
+    seen: dict[Any, str] = {}
     for shards in sets:
-        content = shards.manifest.fingerprint, shards.manifest.classes
+        lists = frozenset(shards.manifest.field_classes.items())
+        content = shards.manifest.fingerprint, shards.manifest.classes, lists
         earlier = seen.get(content)
         seen[content] = shards.name
         if earlier is not None:
