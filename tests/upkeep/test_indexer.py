@@ -167,7 +167,7 @@ def test_samples_without_a_label_are_noted_if_others_have_one(tmp_path: Path, ca
     members = [("a.jpg", image()), ("b.jpg", image())]
     index_shards([str(write_tar(tmp_path / "a.tar", members))])
     assert "no label" not in caplog.text
-    index_shards([str(path := write_tar(tmp_path / "b.tar", [*members, ("b.cls", b"3")]))])
+    index_shards([str(path := write_tar(tmp_path / "a.tar", [*members, ("b.cls", b"3")]))])
     assert index_of(path).label.tolist() == [NO_LABEL, 3]
     assert "1 of 2 samples have no label: load the others with where='label >= 0'" in caplog.text
 
