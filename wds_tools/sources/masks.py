@@ -76,11 +76,11 @@ _FIRST_WORDS = {  # of names of files, or whole names
     "depth": "depth",
 }
 _FIRST_WORD = re.compile(rf"({'|'.join(_FIRST_WORDS)})(?:[-_ ]|(?=\d)|$)", re.IGNORECASE)
-_ANY_FIRST_WORD = re.compile(rf"[/\0](?:{'|'.join(filter(_FIRST_WORDS.get, _FIRST_WORDS))})[-_ .\d]", re.IGNORECASE)
+_ANY_FIRST_WORD = re.compile("/(?:[Mm]asks?|[Ll]abels?|[Ss]eg|[Ss]egmentation|[Gg][Tt]|[Dd]epth)[-_ .\\d]")
+_ANY_ENDING = re.compile(  # a common first character makes the search five times as fast
+    rf"({'|'.join(ending for ending in _MASK_ENDINGS if ending[0] == '_')})\.[A-Za-z]+(?=\0|$)"
+)
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
-_ANY_ENDING = re.compile(
-    rf"({'|'.join(map(re.escape, _MASK_ENDINGS))})\.[A-Za-z]+(?=\0|$)"
-)  # of names that are joined by \0
 _JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 _CITIES = "leftImg8bit"  # its folders are cities, not classes
@@ -141,16 +141,16 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
     return (
         not words.isdisjoint(_MASK_FOLDERS)
         or any(word.endswith(FOLDER_ENDINGS) for word in words)
-        or next(_matches(_ANY_ENDING, names), None) is not None
-        or next(_matches(_ANY_FIRST_WORD, names), None) is not None
+        or any(map(_ANY_ENDING.search, _joined(names)))
+        or any(_ANY_FIRST_WORD.search(text) or "-mask" in text or " (mask)" in text for text in _joined(names))
     )
 
 
-def _matches(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[str]:
-    """Yield the matches in names, each with a zero byte before it."""
+def _joined(names: Iterable[str]) -> Iterator[str]:
+    """Yield many names at once, with a slash before each and a zero byte between them."""
     following = iter(names)
     while part := list(islice(following, _JOINED)):
-        yield from pattern.findall("\0" + "\0".join(part))
+        yield "/" + "\0/".join(part)
 
 
 def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
@@ -362,7 +362,7 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     >>> len(note_on_names(["1.jpg", "1_expert.png"])), note_on_names(["1.jpg", "1_2.jpg", "x_expert.png"])
     (1, [])
     """
-    endings = Counter(ending for ending in _matches(_ANY_ENDING, names) if ending not in _OTHER_ENDINGS)
+    endings = Counter(end for text in _joined(names) for end in _ANY_ENDING.findall(text) if end not in _OTHER_ENDINGS)
     if not endings:
         return _note_on_additions(names[:_EXTENDED])
     if endings.total() == len(names):
