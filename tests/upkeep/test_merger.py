@@ -323,6 +323,17 @@ def test_equal_shards_whose_classes_have_other_names_are_not_the_same_dataset(
     assert report.manifest.classes == (*raw["classes"], *names)
     (other / "manifest.json").write_text(seal({**raw, "field_classes": {"json:objects.category": {"names": ["dog"]}}}))
     assert merge([halves[0], other], tmp_path / "again").manifest.samples == report.manifest.samples
+    remedies = {
+        "json:objects.category": "pack them with the same classes",
+        "mask.png": "make the class names and numbers",
+    }
+    for place, remedy in remedies.items():
+        for name in ("cat", "dog"):
+            shutil.copytree(halves[0], tmp_path / name, dirs_exist_ok=True)
+            lists = {"field_classes": {place: {"names": [name]}}}
+            (tmp_path / name / "manifest.json").write_text(seal(raw | lists))
+        with pytest.raises(LabelError, match=f"different classes for '{place}' .*: {remedy}"):
+            merge([tmp_path / "cat", tmp_path / "dog"], tmp_path / "third")
 
 
 # --- invalid inputs ---

@@ -13,13 +13,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.label import Classes, quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
+from wds_tools.format.objects import CATEGORY_PATH
 
 CLASS_LISTS_NAME = "field_classes.json"
 """File of unpacked samples with their class lists, which the files of the samples do not have."""
 
 LABEL_PATH = "cls"
 """The field path of class names in this file if the numbers are in files of their own."""
+
+_MAKE_EQUAL = "make the class names and numbers of their sources equal, and pack these again"
 
 
 class ClassList(NamedTuple):
@@ -153,10 +157,11 @@ def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | Non
         first, expected = lists[0]
         for part, classes in lists[1:]:
             if not classes.means_the_same(expected):
+                can_be_given = path in (CATEGORY_PATH, LABELS)  # of objects, in COCO, YOLO and VOC
+                remedy = "pack them with the same classes (--classes, classes=)" if can_be_given else _MAKE_EQUAL
                 raise LabelError(
                     f"{first.name} and {part.name} have different classes for {path!r} "
-                    f"({_first_difference(expected, classes)}), so its numbers would mean different things: pack them "
-                    f"with the same classes (--classes, classes=)"
+                    f"({_first_difference(expected, classes)}), so its numbers would mean different things: {remedy}"
                     + ("" if fields is None else f", or remove {field!r} from fields=")
                 )
 
