@@ -240,6 +240,21 @@ def test_texts_that_can_be_class_names_or_the_class_of_each_image_are_an_error(t
     assert "'categories' as images and as classes" in refusal(npz(tmp_path, arrays))
 
 
+def test_an_array_or_attribute_called_names_has_class_names_if_it_has_one_for_each_number(tmp_path: Path) -> None:
+    arrays = {"images": rgb(), "labels": np.arange(N) % 3}
+    for names, classes in ((CLASSES[:3], CLASSES[:3]), ([f"{row}.jpg" for row in range(N)], ()), (["x", "y"], ())):
+        found = packed(npz(tmp_path, {**arrays, "names": names}), tmp_path / str(len(names)))
+        assert found.classes == classes
+    for owner in ("labels", "/"):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["images"], file["labels"] = arrays["images"], arrays["labels"]
+            file[owner].attrs["names"] = CLASSES[:3]
+        report = wt.pack(tmp_path / "a.h5", tmp_path / "dst", dry_run=True)
+        assert report.manifest.classes == (CLASSES[:3] if owner == "labels" else ())
+        reasons = [part.reason for part in report.account.parts if part.kind == "attribute" and part.reason]
+        assert ["pass them with --classes" in reason for reason in reasons] == [True] * (owner == "/")
+
+
 @pytest.mark.parametrize(("first", "is_noted"), [(1, True), (0, False), (2, False)])
 def test_labels_that_may_count_from_one_are_noted(tmp_path: Path, first: int, is_noted: bool) -> None:
     numbers = np.array([first, 2, 3, 2, 3, 3])

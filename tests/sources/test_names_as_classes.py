@@ -11,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from sources_conformance import Photo, photos_of
 from test_file_sets import account_of, left_out
 from tfrecords import example, frame
 
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.class_file import read_class_names
 from wds_tools.sources.detect import open_source
 
 
@@ -135,3 +138,37 @@ def test_class_names_of_objects_that_are_not_read_are_noted() -> None:
     listing = open_source(Items(classes=lambda: ["ant", "bee"])).scan()
     assert not listing.classes
     assert "the attribute 'classes' of the Items is a function" in " ".join(listing.account.notes)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "webdataset"])
+def test_class_names_next_to_labels_that_are_numbers_are_noted_with_the_option(
+    tmp_path: Path, six: list[Photo], kind: str
+) -> None:
+    folder = tmp_path / "data" / "train"
+    folder.mkdir(parents=True)
+    if kind == "parquet":
+        table = pa.table({"image": [photo.data for photo in six], "label": [0, 1, 2] * 2})
+        pq.write_table(table, file := folder / "0.parquet")
+    else:
+        with webdataset.TarWriter(str(file := folder / "0.tar")) as writer:
+            for row, photo in enumerate(six):
+                writer.write({"__key__": f"{row:03d}", "jpg": photo.data, "cls": row % 3})
+    assert account_of(folder).notes == []
+    for name, text in (
+        ("classnames.txt", "ant\nbee\ncat\n"),
+        ("labels.txt", "0: ant\n1: bee\n2: cat\n"),
+        ("label_map.json", '{"ant": 0, "bee": 1, "cat": 2}'),
+    ):
+        for place, sources in ((folder, (folder, file)), (folder.parent, (folder, file))):
+            (place / name).write_text(text)
+            for source in sources:
+                [note] = account_of(source).notes
+                assert f"{name}' has a name for each number ('ant', 'bee', 'cat')" in note
+                assert "pass them with --classes" in note
+            listing = open_source(folder, options=SourceOptions(classes=read_class_names(place / name))).scan()
+            assert (listing.classes, listing.account.notes) == (("ant", "bee", "cat"), [])
+            (place / name).unlink()
+    others = {"labels.txt": "ant\nbee\nant\n", "classes.txt": "1.jpg\n2.jpg\n", "class_weights.txt": "0.5\n2\n"}
+    for name, text in others.items():
+        (folder.parent / name).write_text(text)
+    assert account_of(folder).notes == []

@@ -10,6 +10,7 @@ from typing import Any
 from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.codecs import view_npy
 from wds_tools.format.label import name, parse
+from wds_tools.format.sample import STORED_EXTENSIONS
 
 FOLDER = "folder"
 """The label is the name of the class folder in the key, as ``cat`` in ``cat/0001.jpg``."""
@@ -49,6 +50,14 @@ class LabelSource:
                 "such as 'json:label' or 'json:meta.label', and 'folder' for class folders"
             )
         return cls(field.lower(), names)
+
+    @classmethod
+    def given(cls, text: str) -> LabelSource:
+        """Parse what the user names as the label, which is not a field of images."""
+        label = cls.parse(text)
+        if not label.path and f".{label.field}".endswith(STORED_EXTENSIONS):
+            raise OptionError(f"label={text!r} (--label) is a field of images: name one such as 'cls' or 'json:label'")
+        return label
 
     def __str__(self) -> str:
         if self.field is None:

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.image_header import LFS_POINTER, LFS_START
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco, yolo
-from wds_tools.sources.class_file import names_in
+from wds_tools.sources.class_file import is_class_list, likely_names, names_of
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, some_of
@@ -65,10 +65,10 @@ _MAX_BYTES = 1 << 30
 _OF_IMAGES = re.compile(
     r"(?<![a-z])(id|key(?![a-z]))|id$|image|img|file|name|photo|picture|path"
 )  # columns of names or ids of images
-_MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
+MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
-_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".npy", ".npz", "")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", ".npy", ".npz", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _IMAGE_ID = re.compile(rb'"image_?id"\s*:\s*"?(\d{1,18})\b', re.IGNORECASE)  # in JSON
 _LAST_NUMBER = re.compile(r"\d{1,18}$")
@@ -84,6 +84,13 @@ _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
 _LABELS = "is an array with a label for each image"
 _NAMES = "has a name for each number"
+_LIKE_NAMES = "is named like a list of classes"
+OF_CLASSES = (_NAMES, _LIKE_NAMES)
+"""What files with class names have."""
+
+OF_NAMES = re.compile(
+    r"(class|label|categor|synset|species|breed)[^/]*\.(txt|json|ya?ml|pbtxt|csv|tsv|lst|list)$|(^|\.)names(\.txt)?$"
+)
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
@@ -156,7 +163,8 @@ def about(
         if are_labelled and why_not_packed(file.path) == OF_SPLIT:
             continue
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            about_files[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
+            is_vague = reason.startswith((_ARRAY, *OF_CLASSES, _LISTS, _SOME))
+            about_files[file.path] = About(reason, is_certain=not is_vague)
     plain = {posixpath.splitext(file.path)[0]: file.path for file in undecided if why_not_packed(file.path) in _PLAIN}
     of_one = {plain[stem] for file in images if (stem := posixpath.splitext(file.path)[0]) in plain} if plain else ()
     for file in undecided:
@@ -325,8 +333,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     elif not reason and not is_table and b"\0" not in data[:HEAD]:
         reason = _in_lines(path, data, names, images)
     value = json_or({}, data) if is_json and not reason else None
-    if isinstance(value, dict) and len(value) > 1 and (classes := names_in(value)):
-        return f"{_NAMES} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
+    reason = reason or of_class_names(path, data)
     if reason or len(images) < 2:
         return reason
     if table is not None and not is_json:
@@ -334,6 +341,22 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         return f"has a row for each image, and does not name most of them: {_CORRECT}" if same else ""
     are_as_many = _has_as_many(value, data, len(images))
     return f"has a value for each image and does not name them, {_AS_CSV}" if are_as_many else ""
+
+
+def of_class_names(path: str, data: bytes) -> str:
+    """Return what to know of a file with class names; empty for other files."""
+    name = posixpath.basename(path.lower())
+    value = json_or(None, data) if name.endswith(".json") else None
+    classes = likely_names(value) if isinstance(value, dict) else ()
+    if not classes and OF_NAMES.search(name) and len(data) <= MAX_TEXT:
+        try:
+            classes = likely_names([*names_of(data, path)])
+        except (SourceError, OptionError):
+            is_list = is_class_list(file_stem(name))
+            return f"{_LIKE_NAMES}, and is not read: pass it with --classes (classes=)" if is_list else ""
+    if not classes or any(map(names_a_file, classes)):
+        return ""
+    return f"{_NAMES} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
 
 
 def _in_array(data: bytes, count: int) -> str:
@@ -402,7 +425,7 @@ def _in_values(table: TextTable, rows: Sequence[Row], names: RowNames) -> str:
 
 def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of JSON or markup that names images, and is not only a list of them."""
-    head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
+    head = data[:MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
     texts = {quoted or between for quoted, between in _TEXTS.findall(head)} - {""}
     paths = sorted(text for text in texts if names_a_file(text) and names.has(text.rpartition("/")[2]))
     image_texts = paths or sorted(filter(names.has, texts))
@@ -415,7 +438,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
 
 def _in_image_ids(data: bytes, images: Sequence[File]) -> str:
     """Return what to know of JSON with the numbers at the end of the names of images, as VQA has them."""
-    ids = {*map(int, _IMAGE_ID.findall(data[:_MAX_TEXT]))}
+    ids = {*map(int, _IMAGE_ID.findall(data[:MAX_TEXT]))}
     numbers = {int(match[0]) for file in images if ids and (match := _LAST_NUMBER.search(file_stem(file.path)))}
     is_about = ids and 2 * len(ids & numbers) > min(LOOKED_AT, len(images))
     return f"is about images such as {min(ids & numbers)}, {_NOT_READ}" if is_about else ""

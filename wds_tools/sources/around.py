@@ -20,12 +20,16 @@ from wds_tools.sources import folder_names, layouts, masks, yolo
 from wds_tools.sources.about_images import (
     ENOUGH,
     HEAD,
+    MAX_TEXT,
+    OF_CLASSES,
+    OF_NAMES,
     SAYS_SO,
     about,
     candidates,
     elsewhere,
     lists_most,
     names_most,
+    of_class_names,
     says_labels,
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
@@ -71,6 +75,8 @@ def leave_out_files(source: Source, collector: Collector) -> None:
     unknown = [p for p in left_out if posixpath.splitext(p)[1] not in suffixes and not is_unfinished(p)]
     about_files = _about_in(source, collector, root, unknown, are_labelled=source.is_stated)
     _check(source, {} if source.is_stated else about_files, root, source.joining)
+    if collector.classes or source.options.classes:
+        about_files = {path: file for path, file in about_files.items() if not file.reason.startswith(OF_CLASSES)}
     archives = {path: About(NEXT_ARCHIVE) for path in unknown if why_not_packed(path) == ARCHIVE}
     if archives and not source.is_stated and account.unit != "sample":
         raise SourceError(
@@ -119,8 +125,23 @@ def check_next_to(source: Source, collector: Collector) -> None:
         _check(source, next_to, root, source.joining)
         collector.account.notes += notes_on(_that_say_labels(next_to))
     elif not source.in_process and source.root().is_dir():
-        root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
-        _check_above(source, collector, root)
+        _check_above(source, collector, _above(source.root()))
+
+
+def note_class_names(source: Source, collector: Collector) -> None:
+    """Note files with class names next to the source, and in the folder above, for labels that are only numbers."""
+    root, files = source.root(), collector.files
+    places = [_above(root)] if root.is_dir() else [files[0].path.parent, _above(files[0].path.parent)] if files else []
+    packed = {file.path for file in files}
+    for place in places if not source.in_process else ():
+        named = [file for file in _entries(place)[0] if OF_NAMES.search(file.path.lower()) and file.size <= MAX_TEXT]
+        paths = [path for file in named if (path := place / file.path) not in packed]
+        reasons = {str(path): of_class_names(path.name, _content(path)) for path in paths}
+        collector.account.notes += notes_on({path: About(reason) for path, reason in reasons.items() if reason})
+
+
+def _above(folder: Path) -> Path:
+    return folder.parent if folder.name not in ("", "..") else folder.resolve().parent
 
 
 def _about_in(

@@ -362,6 +362,8 @@ class Source:
         listing = collector.listing()
         if not listing.has_labels and "label" not in self.columns:
             around.note_names(self, collector)
+        if listing.has_labels and not listing.label_classes and not self.options.classes:
+            around.note_class_names(self, collector)
         if not collector.are_labelled and not self.is_stated:
             around.check_next_to(self, collector)
         return listing

@@ -35,6 +35,7 @@ _MAX_BYTES = 1 << 26
 _MAX_YAML_BYTES = 1 << 20
 _LINE_END = re.compile(r"\r\n|\r|\n")  # str.splitlines also splits at other characters, such as U+2028
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
+_FRACTION = re.compile(r"-?[0-9]*\.?[0-9]+")
 _MARK = r"(?:\s*(?P<mark>[,;\t:=|]|[=-]>)\s*|\s+(?P<dash>-)\s+|\s+)"
 _NUMBER_FIRST = re.compile(rf"(?P<number>[0-9]+)(?:[.)]\s+|{_MARK})(?P<name>.+)")
 _NUMBER_LAST = re.compile(rf"(?P<name>.+?){_MARK}[(\[]?(?P<number>[0-9]+)(?P<rest>\.[0-9]+)?%?[)\]]?")
@@ -63,9 +64,21 @@ def is_class_list(name: str) -> bool:
 
 def may_name_classes(value: Any) -> str:
     """Return that a value may have class names, and how to pass them, as the end of a sentence; empty if not."""
-    names = names_in(value)
-    are_names = 1 < len(names) == len({*names}) and not all(map(str.isdigit, names))
-    return f", which may name the classes ({quoted(names)}): pass them with --classes (classes=)" if are_names else ""
+    names = likely_names(value)
+    return f", which may name the classes ({quoted(names)}): pass them with --classes (classes=)" if names else ""
+
+
+def likely_names(value: Any) -> tuple[str, ...]:
+    """Return the class names in a value or in JSON whose name does not say what it has; empty if they are none.
+
+    >>> likely_names({"cat": 0, "dog": 1}), likely_names({"width": 224, "height": 224}), likely_names([0.5, 2])
+    (('cat', 'dog'), (), ())
+    """
+    if not (numbered := numbered_names(value := _parsed(value))):
+        return ()
+    first, names = min(numbered), [*numbered.values()]
+    is_list = 1 < len(names) == len({*names}) == len(value) and not all(map(_FRACTION.fullmatch, names))
+    return names_in(numbered) if is_list and first < 2 and max(numbered) == first + len(names) - 1 else ()
 
 
 def names_in(value: Any) -> tuple[str, ...]:
@@ -74,12 +87,17 @@ def names_in(value: Any) -> tuple[str, ...]:
     >>> names_in({"cat": 1, "dog": 0}), names_in('{"0": "dog", "1": "cat"}'), names_in([7, 8]), names_in("dog")
     (('dog', 'cat'), ('dog', 'cat'), ('7', '8'), ())
     """
-    if isinstance(value, (bytes, str)):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return ()
-    return names_by_number(numbered_names(value) or {}) or ()
+    return names_by_number(numbered_names(_parsed(value)) or {}) or ()
+
+
+def _parsed(value: Any) -> Any:
+    """Return the value in JSON; None if it is not valid. Other values are returned as they are."""
+    if not isinstance(value, (bytes, str)):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def numbered_names(value: Any) -> dict[int, str] | None:

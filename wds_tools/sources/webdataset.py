@@ -122,7 +122,7 @@ class WebDatasetSource(Source):
         self.remote = self.options.remote if is_url(self.path) else None
         self.folder = self.path
         manifest = self._manifest()
-        self.label = LabelSource.parse(self.columns.get(LABEL, "cls"))
+        self.label = LabelSource.given(self.columns.get(LABEL, "cls"))
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
         )
@@ -186,7 +186,7 @@ class WebDatasetSource(Source):
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if IMAGE not in self.columns:
             collector.account.notes += seen.notes_on_images()
-        self._check_labels(labels, names)
+        self._check_labels(labels, names, seen)
         if LABEL not in self.columns and self._stated is None and all(label is None for label in labels):
             collector.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
@@ -246,12 +246,12 @@ class WebDatasetSource(Source):
         added = self._added.paths if self._added else ()
         return f"{self._fingerprint} {content_of((*self.paths, *added), states_of((*self.paths, *added)))}"
 
-    def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers) -> None:
+    def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers, seen: _Seen) -> None:
         """Check that there are labels if the user chose them, and that class numbers agree with class names."""
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
-                "--label cls, json:label or folder"
+                f"--label cls, json:label or folder; samples have {quoted(seen.places)}"
             )
         if names.contradiction and LABEL not in self.columns and not self.indexed:
             raise SourceError(f"{self.name}: {names.remedy}")
@@ -466,6 +466,11 @@ class _Seen:
                 self._entries.setdefault(f"json:{name}", []).append(value)
                 for entry, nested in value.items() if isinstance(value, dict) else ():
                     self._entries.setdefault(f"json:{name}.{entry}", []).append(nested)
+
+    @property
+    def places(self) -> list[str]:
+        """The fields without images, and the entries of json."""
+        return [*(name for name in self._roles if name.rpartition(".")[2] not in _IMAGES), *self._entries]
 
     def notes_on_labels(self, samples: int) -> list[str]:
         """Return how to name the labels of samples that have no field ``cls``; nothing if they have several labels."""

@@ -228,7 +228,7 @@ class _Job:
     @property
     def source(self) -> LabelSource:
         """Where labels are."""
-        return LabelSource.parse(self.label or "cls")
+        return LabelSource.given(self.label or "cls")
 
     @property
     def known_classes(self) -> tuple[str, ...]:
