@@ -178,7 +178,7 @@ def about(
 def _format_of(same: Sequence[str], files: Sequence[File], read: Callable[[File], bytes]) -> str:
     """Return the format of the first of some files, and what to do, as the end of a sentence."""
     first = next((file for file in files if file.path in same[:1] and not file.reason), None)
-    data = read(first) if first is not None and first.size <= _MAX_TEXT else b""
+    data = read(first) if first is not None and first.size <= MAX_TEXT else b""
     name = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
     kind = "voc" if b"<annotation" in data[:HEAD] else "yolo" if not name and yolo.are_boxes(data) else ""
     if kind:
