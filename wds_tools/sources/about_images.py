@@ -46,6 +46,7 @@ from wds_tools.sources.refused import (
     NAMED,
     NEXT,
     NOT_AN_IMAGE,
+    OF_CLASSES,
     OF_SPLIT,
     RECORDS,
     SAME_NAME,
@@ -83,10 +84,6 @@ _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
 _LABELS = "is an array with a label for each image"
-_NAMES = "has a name for each number"
-_LIKE_NAMES = "is named like a list of classes"
-OF_CLASSES = (_NAMES, _LIKE_NAMES)
-"""What files with class names have."""
 
 OF_NAMES = re.compile(
     r"(class|label|categor|synset|species|breed)[^/]*\.(txt|json|ya?ml|pbtxt|csv|tsv|lst|list)$|(^|\.)names(\.txt)?$"
@@ -353,10 +350,10 @@ def of_class_names(path: str, data: bytes) -> str:
             classes = likely_names([*names_of(data, path)])
         except (SourceError, OptionError):
             is_list = is_class_list(file_stem(name))
-            return f"{_LIKE_NAMES}, and is not read: pass it with --classes (classes=)" if is_list else ""
+            return f"{OF_CLASSES[1]}, and is not read: pass it with --classes (classes=)" if is_list else ""
     if not classes or any(map(names_a_file, classes)):
         return ""
-    return f"{_NAMES} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
+    return f"{OF_CLASSES[0]} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
 
 
 def _in_array(data: bytes, count: int) -> str:

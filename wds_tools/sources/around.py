@@ -21,7 +21,6 @@ from wds_tools.sources.about_images import (
     ENOUGH,
     HEAD,
     MAX_TEXT,
-    OF_CLASSES,
     OF_NAMES,
     SAYS_SO,
     about,
@@ -75,15 +74,13 @@ def leave_out_files(source: Source, collector: Collector) -> None:
     unknown = [p for p in left_out if posixpath.splitext(p)[1] not in suffixes and not is_unfinished(p)]
     about_files = _about_in(source, collector, root, unknown, are_labelled=source.is_stated)
     _check(source, {} if source.is_stated else about_files, root, source.joining)
-    if collector.classes or source.options.classes:
-        about_files = {path: file for path, file in about_files.items() if not file.reason.startswith(OF_CLASSES)}
     archives = {path: About(NEXT_ARCHIVE) for path in unknown if why_not_packed(path) == ARCHIVE}
     if archives and not source.is_stated and account.unit != "sample":
         raise SourceError(
             f"{root} is read as {source.kind}, and {min(archives)!r} in it is another archive: pack one of them by its "
             f"path, or pass --from {source.kind} (kind={source.kind!r}) to pack without it"
         )
-    account.notes += notes_on(about_files | archives)
+    collector.note_files(about_files | archives)
     for path in left_out:
         is_plain = path in about_files and reasons[path] == NEXT_TO_IT
         account.leave_out("file", path, about_files[path].reason if is_plain else reasons[path])
@@ -128,16 +125,17 @@ def check_next_to(source: Source, collector: Collector) -> None:
         _check_above(source, collector, _above(source.root()))
 
 
-def note_class_names(source: Source, collector: Collector) -> None:
-    """Note files with class names next to the source, and in the folder above, for labels that are only numbers."""
+def note_class_names(source: Source, collector: Collector, *, are_numbers: bool) -> None:
+    """Note files with class names; if labels ``are_numbers``, also those next to the source and in the folder above."""
     root, files = source.root(), collector.files
     places = [_above(root)] if root.is_dir() else [files[0].path.parent, _above(files[0].path.parent)] if files else []
     packed = {file.path for file in files}
-    for place in places if not source.in_process else ():
+    for place in places if are_numbers and not source.in_process else ():
         named = [file for file in _entries(place)[0] if OF_NAMES.search(file.path.lower()) and file.size <= MAX_TEXT]
         paths = [path for file in named if (path := place / file.path) not in packed]
         reasons = {str(path): of_class_names(path.name, _content(path)) for path in paths}
-        collector.account.notes += notes_on({path: About(reason) for path, reason in reasons.items() if reason})
+        collector.class_files |= {path: About(reason) for path, reason in reasons.items() if reason}
+    collector.account.notes += notes_on(collector.class_files)
 
 
 def _above(folder: Path) -> Path:

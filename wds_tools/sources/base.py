@@ -35,7 +35,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.file_sets import UNFINISHED, is_unfinished
 from wds_tools.sources.inputs import Input, Inputs
-from wds_tools.sources.refused import HEAD_BYTES, why_not_the_file
+from wds_tools.sources.refused import HEAD_BYTES, OF_CLASSES, About, notes_on, why_not_the_file
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -207,6 +207,7 @@ class Collector(Listing):
         self.where = where
         self.numbered_by = "list"
         self.are_numbers = False  # whether the type of the labels says that they are class numbers
+        self.class_files: dict[str, About] = {}  # with class names, which are not read
         self.are_labelled = False  # whether inputs have different labels, after `listing`
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
@@ -245,6 +246,12 @@ class Collector(Listing):
             self._labels.add(label, count)
         except LabelError as error:
             raise LabelError(f"{path}: {error}") from error
+
+    def note_files(self, files: Mapping[str, About]) -> None:
+        """Note what files next to the inputs have, by path. Those with class names are noted if labels have none."""
+        named = {path for path, about in files.items() if about.reason.startswith(OF_CLASSES)}
+        self.class_files |= {path: files[path] for path in named}
+        self.account.notes += notes_on({path: about for path, about in files.items() if path not in named})
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""
@@ -362,8 +369,8 @@ class Source:
         listing = collector.listing()
         if not listing.has_labels and "label" not in self.columns:
             around.note_names(self, collector)
-        if listing.has_labels and not listing.label_classes and not self.options.classes:
-            around.note_class_names(self, collector)
+        if all(map(str.isdigit, listing.label_classes)) and not self.options.classes:
+            around.note_class_names(self, collector, are_numbers=listing.has_labels)
         if not collector.are_labelled and not self.is_stated:
             around.check_next_to(self, collector)
         return listing

@@ -40,7 +40,7 @@ from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.lmdb_keys import IMAGES, Pattern, grouped, image_pattern, size_patterns
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt
-from wds_tools.sources.refused import NAMED, About, notes_on
+from wds_tools.sources.refused import NAMED, About
 from wds_tools.sources.tfrecord import parse_datum
 from wds_tools.sources.values import PICKLE, Excluded, image_size, is_text, name_text
 from wds_tools.wording import counted
@@ -346,7 +346,7 @@ class LmdbSource(RecordSource):
                     f"{self.path}: the record {path!r} {described.reason.partition(':')[0]}: {_BY_KEY}; or pass "
                     "--column label= (columns={'label': ''}) to pack without it"
                 )
-        collector.account.notes += notes_on(others)
+        collector.note_files(others)
 
     def _of_split(self, keys: list[bytes], forms: dict[bytes, int]) -> list[bytes]:
         """Return the keys of the chosen split, and find the folders of classes."""

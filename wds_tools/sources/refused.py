@@ -131,6 +131,9 @@ SAME_NAME = (
 NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
+OF_CLASSES = ("has a name for each number", "is named like a list of classes")
+"""How the reason of a file with class names begins."""
+
 OF_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
 TABLE = "is a table, which --from table reads if its rows name the images"
 _FORMATS = {

@@ -24,7 +24,7 @@ from wds_tools.sources.file_list import FileList, Files
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree, open_tree
-from wds_tools.sources.refused import notes_on, why_no_images
+from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import Archives, RemoteTree, TarTree
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.wording import counted
@@ -507,7 +507,7 @@ class TreeSource(Source):
         collector.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
             collector.account.leave_out("path", hidden, layouts.why_hidden(hidden))
-        collector.account.notes += notes_on(files.about)
+        collector.note_files(files.about)
         layout.collect(collector, files, split)
         collector.account.notes += _also_in(collector.inputs, layout.base, split, {} if are_folders else splits)
         collector.skipped.sort(key=lambda skip: path_bytes(skip.path))
