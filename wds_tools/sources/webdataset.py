@@ -251,7 +251,7 @@ class WebDatasetSource(Source):
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
-                f"--label cls, json:label or folder; samples have {quoted(seen.places)}"
+                f"--label cls, json:label or folder; samples have {quoted([*seen._roles, *seen._entries])}"
             )
         if names.contradiction and LABEL not in self.columns and not self.indexed:
             raise SourceError(f"{self.name}: {names.remedy}")
@@ -466,11 +466,6 @@ class _Seen:
                 self._entries.setdefault(f"json:{name}", []).append(value)
                 for entry, nested in value.items() if isinstance(value, dict) else ():
                     self._entries.setdefault(f"json:{name}.{entry}", []).append(nested)
-
-    @property
-    def places(self) -> list[str]:
-        """The fields without images, and the entries of json."""
-        return [*(name for name in self._roles if name.rpartition(".")[2] not in _IMAGES), *self._entries]
 
     def notes_on_labels(self, samples: int) -> list[str]:
         """Return how to name the labels of samples that have no field ``cls``; nothing if they have several labels."""
