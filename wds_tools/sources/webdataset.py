@@ -251,7 +251,7 @@ class WebDatasetSource(Source):
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
-                f"--label cls, json:label or folder; samples have {quoted([*seen._roles, *seen._entries])}"
+                f"--label cls, json:label or folder; samples have {quoted([*seen.roles, *seen.entries])}"
             )
         if names.contradiction and LABEL not in self.columns and not self.indexed:
             raise SourceError(f"{self.name}: {names.remedy}")
@@ -414,15 +414,17 @@ class _Seen:
 
     Attributes:
         non_fields: Members that are not fields -> why not.
+        roles: Field -> what it is in the samples.
+        entries: Entries of json, as ``json:NAME`` -> values in the first samples.
     """
 
     def __init__(self) -> None:
         self.non_fields: dict[str, str] = {}
         self._invalid: list[str] = []  # samples whose field ``json`` is not JSON
-        self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
+        self.roles: dict[str, set[str]] = {}
         self._several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         self._places: dict[str, None] = {}
-        self._entries: dict[str, list[Any]] = {}  # of json, in the first samples
+        self.entries: dict[str, list[Any]] = {}
         self._words: dict[str, Counter[str]] = {}  # texts of one word of other fields, and how often they occur
         self._folders: set[str] = set()
         self._parsed = 0
@@ -430,7 +432,7 @@ class _Seen:
     def add_skipped(self, fields: Iterable[str]) -> None:
         """Add a sample without an image."""
         for name in fields:
-            self._roles.setdefault(name, set())
+            self.roles.setdefault(name, set())
 
     def add(
         self,
@@ -448,7 +450,7 @@ class _Seen:
         """
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
-            self._roles.setdefault(name, set()).add(role)
+            self.roles.setdefault(name, set()).add(role)
         if facts and facts.keys() == {"json"} and facts["json"] == str(content.get("json", b""), "utf-8", "replace"):
             self._invalid.append(sample)
         self._several[image, tuple(name for name in _IMAGES if name in fields and name != image)] += 1
@@ -463,13 +465,13 @@ class _Seen:
             self._parsed += 1
             self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, facts or {}))
             for name, value in (facts or {}).items():
-                self._entries.setdefault(f"json:{name}", []).append(value)
+                self.entries.setdefault(f"json:{name}", []).append(value)
                 for entry, nested in value.items() if isinstance(value, dict) else ():
-                    self._entries.setdefault(f"json:{name}.{entry}", []).append(nested)
+                    self.entries.setdefault(f"json:{name}.{entry}", []).append(nested)
 
     def notes_on_labels(self, samples: int) -> list[str]:
         """Return how to name the labels of samples that have no field ``cls``; nothing if they have several labels."""
-        if LABELS in self._roles:
+        if LABELS in self.roles:
             return []
         folders = sorted(filter(None, self._folders))
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
@@ -477,9 +479,9 @@ class _Seen:
         if not self._places:
             few = {name: words for name, words in self._words.items() if len(words) <= _MAX_WORDS}
             texts = {name: [word for word in words for _ in range(min(words[word], 9))] for name, words in few.items()}
-            unread = [name for name in self._roles if name.rpartition(".")[2] in _UNREAD]
+            unread = [name for name in self.roles if name.rpartition(".")[2] in _UNREAD]
             note = f"no label: fields that are not read may have it ({quoted(unread)}): write it as a field cls"
-            return hint({**texts, **self._entries}, "field") or [note] * bool(unread)
+            return hint({**texts, **self.entries}, "field") or [note] * bool(unread)
         shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
         return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 
@@ -496,8 +498,8 @@ class _Seen:
     def collect(self, collector: Collector, label: LabelSource, *, is_indexed: bool) -> None:
         """State what becomes of each field and of the other members."""
         account = collector.account
-        account.declare("field", self._roles)
-        for name, roles in self._roles.items():
+        account.declare("field", self.roles)
+        for name, roles in self.roles.items():
             if not roles:
                 account.leave_out("field", name, "only samples without an image have it")
             elif name == "cls" and (label.field != "cls" or is_indexed):
