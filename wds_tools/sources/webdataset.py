@@ -414,8 +414,7 @@ class _Seen:
 
     Attributes:
         non_fields: Members that are not fields -> why not.
-        roles: Field -> what it is in the samples.
-        entries: Entries of json, as ``json:NAME`` -> values in the first samples.
+        roles: Field -> what it is in the samples; entries: ``json:NAME`` -> values in the first samples.
     """
 
     def __init__(self) -> None:
