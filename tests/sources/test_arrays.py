@@ -214,7 +214,7 @@ def test_labels_with_axes_of_one_value_are_labels(tmp_path: Path, shape: tuple[i
 def test_splits_in_one_file_are_packed_one_at_a_time_with_their_own_labels(tmp_path: Path, write: Write) -> None:
     arrays = {"x_train": rgb(), "y_train": labels(), "x_test": rgb(1), "y_test": labels()[::-1].copy()}
     path = write(tmp_path, arrays)
-    assert "pack each split by itself" in refusal(path)
+    assert "pack one split at a time" in refusal(path)
     packed(path, tmp_path, image="x_test").check(rgb(1), labels()[::-1])
     assert role(path, "y_train", image="x_test").reason == "belongs to another split than 'x_test'"
     assert role(path, "x_train", image="x_test").reason == "belongs to another split than 'x_test'"

@@ -49,7 +49,7 @@ def test_splits_below_groups_of_images_and_labels_keep_together(tmp_path: Path) 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, images, numbers in (("train", rgb(), labels()), ("val", rgb(1), labels()[::-1])):
             file[f"images/{name}"], file[f"labels/{name}"], file[f"masks/{name}"] = images, numbers, images[..., 0]
-    assert "pack each split by itself" in refusal(tmp_path / "a.h5")
+    assert "pack one split at a time" in refusal(tmp_path / "a.h5")
     found = packed(tmp_path / "a.h5", tmp_path, image="images/val")
     found.check(rgb(1), labels()[::-1])
     assert [pixels.tolist() for pixels in found.pixels("masks_val.png")] == grey(1).tolist()

@@ -88,7 +88,7 @@ def test_the_cache_of_datasets_is_left_out(tmp_path: Path, six: list[Photo]) -> 
     dataset.map(lambda row: {"label": 1 - row["label"]}, cache_file_name=str(folder / "cache-8d1f0c3a.arrow"))
     account = account_of(folder)
     assert account.packed == 6
-    assert left_out(account) == {"cache-8d1f0c3a.arrow": "is a result that datasets keeps, such as of map()"}
+    assert left_out(account) == {"cache-8d1f0c3a.arrow": "is a cached result of datasets, such as of map()"}
     assert account.notes == []
 
 

@@ -535,7 +535,7 @@ def test_a_dataset_of_hugging_face_with_a_transform_has_what_it_returns(tmp_path
     src = datasets.Dataset.from_dict({"image": cells, "label": CYCLE}, features=features)
     src.set_transform(lambda rows: {"image": rows["image"], "label": [2 - one for one in rows["label"]]})
     assert names(packed(src, tmp_path / "dst")) == [NAMES[2 - one] for one in CYCLE]
-    assert "'image' has pixels of PIL images, as PNG" in scan(src).account.notes[-1]
+    assert "'image' has PIL images: their pixels are packed, by default as PNG" in scan(src).account.notes[-1]
 
 
 @pytest.mark.frameworks

@@ -266,7 +266,7 @@ def test_tables_with_a_log_are_refused_because_some_files_do_not_count(
         pq.write_table(table, tmp_path / "src" / "data" / f"part-{part}.parquet")
     (tmp_path / "src" / log).parent.mkdir()
     (tmp_path / "src" / log).write_text("{}")
-    with pytest.raises(SourceError, match=rf"src is {name}, whose log, .*: write it as Parquet .*, or give a pattern"):
+    with pytest.raises(SourceError, match=rf"src is {name}: only its log, .* Write it as Parquet .*, or give"):
         wt.pack(tmp_path / "src" / place, tmp_path / "dst")
     report = wt.pack(tmp_path / "src" / "data" / "part-b*.parquet", tmp_path / "dst", dry_run=True)
     assert report.manifest.classes == ("new",)

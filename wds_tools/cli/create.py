@@ -40,8 +40,8 @@ _classes = click.option(
     "--classes",
     type=LOCAL_PATH,
     metavar="FILE",
-    help="File of class names in the order of class numbers, or with numbers, or JSON, or YAML with names; by default "
-    "names are sorted.",
+    help="File of class names: one per line in the order of class numbers, names with numbers, JSON or YAML. By "
+    "default, names are sorted.",
 )
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
 _strict = click.option(
@@ -271,7 +271,7 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     """Add images to a dataset, in new shards.
 
     SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. --label, --column,
-    --label-type and --label-separator are by default as when DST was packed, if SRC has these columns.
+    --label-type and --label-separator default to those DST was packed with, if SRC has these columns.
     Classes are matched by name; new classes get the next numbers. The dataset can be read in the
     meantime. A resumed training run uses the new samples from its next epoch on.
     """

@@ -12,7 +12,7 @@ _FROM_ONE = "if they count from 1, subtract 1 from them, or add a name for 0"
 _NO_CLASS = {"0", "background", "bg", "dummy", "nothing", "none", "unknown"}  # names of a class that no sample has
 
 
-def notes_on_given(given: Sequence[str], own: Sequence[str], numbers: Sequence[int]) -> list[str]:
+def notes_on_given(given: Sequence[str], stated: Sequence[str], numbers: Sequence[int]) -> list[str]:
     """Return notes if names were given for numbers that no label has: the names may be shifted.
 
     >>> notes_on_given(["background", "cat", "dog"], [], [1, 0])
@@ -20,12 +20,12 @@ def notes_on_given(given: Sequence[str], own: Sequence[str], numbers: Sequence[i
 
     Args:
         given: The names that the user gave for numbers.
-        own: The names that the source has.
+        stated: The names that the source has.
         numbers: The different class numbers of samples.
     """
-    used = max(max(numbers, default=-1) + 1, len(own))
-    notes = [] if own else notes_on_first(given, numbers)
-    if 0 < used < len(given) and not (own and {*own} <= {*given}):
+    used = max(max(numbers, default=-1) + 1, len(stated))
+    notes = [] if stated else notes_on_first(given, numbers)
+    if 0 < used < len(given) and not (stated and {*stated} <= {*given}):
         unused = first_few(map(repr, given[used:]))
         notes.append(
             f"there are {len(given):,} class names, and the largest label is {used - 1}: no sample is {unused}"
@@ -66,9 +66,9 @@ def notes_on_similar(names: Iterable[str]) -> list[str]:
     """
     first: dict[str, str] = {}
     return [
-        f"the classes {other!a} and {name!a} differ only in upper and lower case, or look the same"
+        f"the classes {earlier!a} and {name!a} differ only in upper and lower case, or look the same"
         for name in names
-        if (other := first.setdefault(_folded(name), name)) != name
+        if (earlier := first.setdefault(_folded(name), name)) != name
     ]
 
 
@@ -96,7 +96,7 @@ def with_same_number(names: Iterable[str]) -> tuple[str, ...]:
     (('1', '01'), ())
     """
     first: dict[int, str] = {}
-    return next(((other, name) for name in names if (other := first.setdefault(int(name), name)) != name), ())
+    return next(((earlier, name) for name in names if (earlier := first.setdefault(int(name), name)) != name), ())
 
 
 def _folded(text: str) -> str:
@@ -111,5 +111,5 @@ def like(name: str, names: Iterable[str]) -> str:
     >>> like("cafe\u0301", ["caf\xe9", "fig"])
     "; 'cafe\\u0301' and 'caf\\xe9' differ only in case, spaces or the form of their letters"
     """
-    same = next((other for other in names if _folded(other) == _folded(name)), None)
+    same = next((similar for similar in names if _folded(similar) == _folded(name)), None)
     return f"; {name!a} and {same!a} differ only in case, spaces or the form of their letters" if same else ""

@@ -169,7 +169,7 @@ def _text_of(data: bytes) -> str:
         text = data.decode("utf-8", "surrogateescape")
         if _CONTROL.search(text):
             return text  # binary data, see `_parse_text`
-        raise LabelError(f"label {data[:_MAX_TEXT]!r} is not text in UTF-8: write it so, or as a number") from None
+        raise LabelError(f"label {data[:_MAX_TEXT]!r} is not UTF-8 text: save it as UTF-8, or as a number") from None
 
 
 class Classes(tuple[str, ...]):
@@ -468,7 +468,7 @@ class Labels:
                 )
             folders = (label.name for label in self._values if isinstance(label, Label) and label.name is not None)
             if same := with_same_number(folders):
-                raise LabelError(f"{self._where} has {quoted(same)}, which are one number: rename one, or {remedy}")
+                raise LabelError(f"{self._where} has {quoted(same)}, the same number: rename one, or {remedy}")
             return labels
         if self._label_type == "name" or self._are_names_among(classes):
             return [_named(value) for value in self._values]
@@ -509,7 +509,7 @@ class Labels:
         ) from errors[0]
 
     def _refuse_both_kinds(self, labels: Sequence[Label]) -> None:
-        """Raise an error if there are both numbers and names, or only 1 and -1, of which the latter is no label."""
+        """Raise an error if there are both numbers and names, or only 1 and -1, where -1 means no label."""
         numbers = [label.number for label in labels if label.number is not None]
         names = [label.name for label in labels if label.name is not None]
         if {*numbers} == {1} and not names and {"-1", "-1.0"} & {str(value).strip() for value in self._values}:

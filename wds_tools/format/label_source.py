@@ -173,9 +173,9 @@ class NamesOfNumbers:
     def remedy(self) -> str:
         """What to do about a contradiction."""
         return (
-            f"labels are the numbers in the field cls, but {self.contradiction}, by the names in the field json, as in "
-            "shards of `wds-tools merge` without their manifest: pass --label json:class if the names are right, or "
-            "--label cls if the numbers are"
+            f"the numbers in the field cls contradict the names in the field json: {self.contradiction}. This happens "
+            "in shards of `wds-tools merge` without their manifest. Pass --label json:class (label='json:class') if "
+            "the names are right, or --label cls if the numbers are right"
         )
 
 

@@ -285,7 +285,7 @@ def manifests_among(names: Iterable[str], read: Callable[[str], bytes]) -> Itera
         if name != stem and not name.startswith(".") and stem.removesuffix("_stats") not in shards:
             try:
                 data = read(name)
-            except ManifestError:  # it is too large to be one
+            except ManifestError:  # it is too large to be a manifest
                 continue
             if FORMAT.encode() in data[:_HEAD_BYTES]:
                 yield name, from_json(data, name=name)

@@ -350,7 +350,7 @@ class BucketedEpoch(EpochOrder):
 
 
 class _Groups:
-    """Groups of samples, which are added part by part, so that little is in memory besides the groups.
+    """Groups of samples. Samples are added part by part, so that the memory holds little besides the groups.
 
     Args:
         labels: [stored], bucket of each sample of the dataset.
@@ -374,7 +374,7 @@ class _Groups:
         self._labels, self._buckets, self._size, self._kinds = labels, buckets, size, kinds
         # Each lane has a stream of samples for each bucket.
         self._stream_kind: type[np.signedinteger] = np.int16 if buckets * lanes < 1 << 15 else np.int64
-        self.part = max(_PART, 2 * buckets * lanes * size)  # the first ones are those that wait: up to half of these
+        self.part = max(_PART, 2 * buckets * lanes * size)  # up to half of these are samples that wait
         self._waiting: Columns = {}
         self._first: dict[int, Columns] = {}  # bucket -> its first samples, at most as many as a group has
         self._groups: deque[Columns] = deque()  # [groups, size] each, in the order in which they are complete
@@ -397,7 +397,7 @@ class _Groups:
         self._waiting = _taken(samples, waiting)
 
     def result(self) -> tuple[Columns, NDArray[np.bool_], int]:
-        """Return the columns of all rows, which of those after the complete groups are valid, and where these end."""
+        """Return the columns of all rows, which rows after the complete groups are valid, and where the groups end."""
         lane = np.concatenate(self._lanes)
         by_lane = np.argsort(lane, kind="stable")
         per_lane = np.bincount(lane, minlength=1)
@@ -422,7 +422,7 @@ class _Groups:
         return columns, valid, groups * self._size
 
     def _complete_groups(self, streams: NDArray[np.signedinteger]) -> tuple[Ints, Ints]:
-        """Return the members of complete groups, in the order in which these are complete, and those that wait.
+        """Return the members of complete groups, in the order in which they become complete, and the samples that wait.
 
         Args:
             streams: Whole numbers [n]; groups have members of one stream.

@@ -228,11 +228,10 @@ def _check_version(version: int, cursor: Cursor, shape: dict[str, Any]) -> None:
         _check_equal("format version", version, STATE_VERSION)
     elif cursor.position and (np.any(shape["window"]) or shape["lanes"] > 1):
         raise ResumeError(
-            f"the state has format version {version}, this version of wds_tools writes {STATE_VERSION} and orders the "
-            f"samples of an epoch differently, so the rest of epoch {cursor.epoch} after position {cursor.position:,} "
-            "is not the same: finish the epoch with the version of wds_tools that saved the state, repeat it with "
-            f"set_epoch({cursor.epoch}), or load the state with force=True, which repeats some samples in this epoch "
-            "and omits others"
+            f"the state has format version {version}; this wds_tools writes {STATE_VERSION} and orders the samples of "
+            f"an epoch differently after position {cursor.position:,} of epoch {cursor.epoch}: finish the epoch with "
+            f"the wds_tools that saved the state, repeat it with set_epoch({cursor.epoch}), or load the state with "
+            "force=True, which repeats some samples in this epoch and omits others"
         )
 
 

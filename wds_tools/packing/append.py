@@ -117,7 +117,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         if is_appended:
             later = later_files(finished, plan, source)
             _log.warning(
-                "%s: nothing is appended, because %s has files of these names and sizes from an earlier call%s; if "
+                "%s: nothing is appended, because %s has files with these names and sizes from an earlier call%s; if "
                 "they are different files, append them under other names",
                 shown_path(source.name),
                 dst,
@@ -191,8 +191,8 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
             f"the samples of {src if is_several else dst} have several labels each, those of "
             f"{dst if is_several else src} do not: {same_way}"
         )
-    known = [*onto.classes, *(onto.field_classes[LABELS].names if LABELS in onto.field_classes else ())]
-    new_classes = [name for name in listing.label_classes if name not in known]
+    old_classes = [*onto.classes, *(onto.field_classes[LABELS].names if LABELS in onto.field_classes else ())]
+    new_classes = [name for name in listing.label_classes if name not in old_classes]
     if new_classes and "classes" in stated and options.names is None:
         raise OptionError(
             f"{dst} was packed with --classes, which renamed the classes of its source, and {quoted(new_classes)} of "

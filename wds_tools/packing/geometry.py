@@ -119,7 +119,7 @@ def turned(record: Record, *, strictly: bool = True) -> Record:
         elif drawn_on in ("stored", "unknown") and strictly:
             raise DecodeError(
                 f"has the EXIF orientation {orientation}, and {name!r} may have been drawn without it: apply the "
-                "orientation to the file, such as by Pillow's ImageOps.exif_transpose, or pack with --images keep"
+                "orientation to the file, for example with Pillow's ImageOps.exif_transpose, or pack with --images keep"
             )
         elif drawn_on in ("stored", "unknown"):
             remarks[_TURNED] = None

@@ -71,8 +71,8 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
     if entry.label is not None and entry.label < len(classes):
         values["class"] = classes[entry.label]
     if facts:
-        own, facts = values.get("class"), dict(facts)
-        if own is not None and facts.get("class", own) != own:  # another one, as in a JSON file about the image
+        class_name, facts = values.get("class"), dict(facts)
+        if class_name is not None and facts.get("class", class_name) != class_name:  # as in JSON about the image
             facts["class_"] = facts.pop("class")
         return _compact(values | facts).encode()
     # Value by value: for a dictionary, json builds an encoder, which takes longer than everything else here.

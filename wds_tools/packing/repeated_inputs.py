@@ -42,8 +42,8 @@ def without_repeated(
 ) -> Listing:
     """Return a listing without the inputs that a dataset has already.
 
-    They have the path of a stored sample. If nothing else is the same in those that are compared, they are other
-    inputs, and stay; if everything is the same, they are left out. ``repeated`` decides where that is not clear.
+    These have the path of a stored sample. The content of some of them is compared: if all of it differs, they are new
+    inputs, which stay; if all is the same, they are left out. Otherwise ``repeated`` decides.
 
     Raises:
         OptionError: Some are the same, and some differ, for example in their labels; or the images of samples are at
@@ -66,34 +66,34 @@ def without_repeated(
             _noted(listing, source, f"a record has an image of the dataset, and is appended: {example}")
         elif repeated is None:
             raise OptionError(
-                f"{shown_path(source.name)} has images of the dataset at other paths, as after files were moved or "
-                f"rows inserted: {len(moved)} of {len(relations)} records that were compared, {example}. Pass "
-                "--repeated skip (repeated='skip') to append only records whose images the dataset does not have, or "
-                "--repeated append to append all as new samples; to correct samples, pack the dataset again"
+                f"{shown_path(source.name)} has images of the dataset at other paths: {len(moved)} of "
+                f"{len(relations)} compared records, {example}. Were files moved, or rows inserted? Pass --repeated "
+                "skip (repeated='skip') to append only images that the dataset does not have, or --repeated append to "
+                "append all; to correct samples, pack the dataset again"
             )
         else:
             kept = comparison.with_new_images()
-            known = f"{counted(len(inputs) - len(kept), 'record')} with an image of the dataset"
-            return _noted(_chosen(listing, inputs, kept), source, f"{known}: left out; {remedy}")
+            left_out = f"{counted(len(inputs) - len(kept), 'record')} with an image of the dataset"
+            return _noted(_chosen(listing, inputs, kept), source, f"{left_out}: left out; {remedy}")
     if not len(rows):
         return listing
     example = inputs[int(rows[0])].path
     dataset = "the dataset" if len(shards.class_lists) == 1 else "the dataset and the other shares of its source"
-    known = f"{counted(len(rows), 'record')} with the path of a sample of {dataset}, such as {example!r}"
+    repeats = f"{counted(len(rows), 'record')} with the path of a sample of {dataset}, such as {example!r}"
     if repeated is None:
         if differences and not is_same_source and {field for _, field in differences} == {"image"}:
-            return _noted(listing, source, f"{known}: their images are other ones, so they are appended")
+            return _noted(listing, source, f"{repeats}: their images differ, so they are appended")
         if (more := comparison.repeated_more()) is not None:
             differences.append((inputs[more].path, "number of records"))
         if differences:
             path, field = min(differences, key=lambda difference: difference[1] == "image")
             raise OptionError(
-                f"{shown_path(source.name)} has {known}, and some have changed ({field} of {path!r}): pass --repeated "
-                f"skip (repeated='skip') to append only the {len(inputs) - len(rows):,} others, or --repeated append "
-                "to append all as new samples; to replace samples, pack the dataset again"
+                f"{shown_path(source.name)} has {repeats}, and some have changed ({field} of {path!r}): pass "
+                f"--repeated skip (repeated='skip') to append only the {len(inputs) - len(rows):,} others, or "
+                "--repeated append to append all as new samples; to replace samples, pack the dataset again"
             )
     kept = np.flatnonzero(~comparison.is_repeated)
-    return _noted(_chosen(listing, inputs, kept), source, f"{known}: left out; {remedy}")
+    return _noted(_chosen(listing, inputs, kept), source, f"{repeats}: left out; {remedy}")
 
 
 def _chosen(listing: Listing, inputs: Inputs, rows: NDArray[np.int64]) -> Listing:
@@ -246,9 +246,9 @@ class _Comparison:
         return np.fromiter(hashes, np.uint64)
 
     def of_some(self) -> dict[int, str | int | None]:
-        """Compare the content of some inputs: of those with the path of a sample, and of these with another label.
+        """Compare the content of some inputs that have the path of a sample, and of some whose label differs too.
 
-        If paths of samples are gone, also of the others, and of those with the name of a file that is gone.
+        If paths of samples are gone, new inputs are compared too, and inputs with the name of a file that is gone.
 
         Returns:
             Relations by row, see `_relation`.
@@ -271,7 +271,7 @@ class _Comparison:
         return np.flatnonzero(is_new)
 
     def repeated_more(self) -> int | None:
-        """Return the first of the inputs whose path more of them have than samples; None if there is none."""
+        """Return the first input whose path more inputs than samples have; None if there is none."""
         rows = np.flatnonzero(self.is_repeated)
         hashes, first, counts = np.unique(self._new["path"][rows], return_index=True, return_counts=True)
         ordered = np.sort(self._stored.hashes["path"])

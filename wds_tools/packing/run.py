@@ -370,8 +370,8 @@ def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] 
             return
         if any(lists):
             raise LabelError(
-                f"{shown_path(name)} has classes of objects or masks, and no labels of images, whose class names "
-                "--classes (classes=) states: omit it, and correct the names in the annotations"
+                f"{shown_path(name)} has classes of objects or masks, and no labels, but --classes (classes=) names "
+                "the classes of labels: omit it, and correct the names in the annotations"
             )
         raise LabelError(
             f"{shown_path(name)} has no labels, but class names were given ({quoted(classes)}): name the label "

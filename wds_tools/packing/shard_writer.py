@@ -390,7 +390,7 @@ def _refuse_unsupported(**given: object) -> None:
 
 
 def _with_label(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if that is no label (NaN)."""
+    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if that is not a label (NaN)."""
     value = values["cls"]
     if items_of(value, None) is not None:
         raise SampleError(

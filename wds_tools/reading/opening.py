@@ -1,4 +1,4 @@
-"""A dataset is opened: by its folder, URL, manifest, or shards.
+"""Opens a dataset by its folder, URL, manifest or shards.
 
 Shards have the class names of the manifest that lists them, whatever its name. Shards that no manifest lists get their
 fields and image sizes from their indexes, and their classes have numbers but no names.
@@ -82,7 +82,7 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
 def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
     """Open shards: as manifests in their folders list them, otherwise by their indexes.
 
-    Those of a large manifest are mapped if they are all its shards in its order.
+    Shards of a large manifest are mapped, if they are all of its shards in its order.
     """
     cache = ArrayCache(remote.cache_folder, remote.cache_bytes)
     folders: dict[str, _Folder] = {}
@@ -117,14 +117,14 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
 
 @dataclass
 class _Folder:
-    """A folder of which shards are opened.
+    """A folder with shards to open.
 
     Attributes:
         default: Its `MANIFEST_NAME`, if it has one.
         find_additions: Returns the shards with fields that were added to a dataset, by its manifest.
-        manifests: Those that list the opened shards, by their path.
-        added: The shards with fields that were added to them.
-        totals: Of the opened shards that no manifest lists.
+        manifests: The manifests that list these shards, by their path.
+        added: The shards with fields that were added to these shards.
+        totals: The totals of the shards that no manifest lists.
     """
 
     store: Store

@@ -79,7 +79,6 @@ _OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|m
 _SAYS_LABELS = re.compile(_OF_LABELS)
 SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
 _LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
-_LETTERS = "and is not read: upper and lower case and accents count, so rename one of them"
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
@@ -151,7 +150,7 @@ def about(
     undecided = [file for file in unread if file.path not in about_files and not is_about_all(file.path)]
     differing = in_other_letters((file.path for file in undecided), (file.path for file in images))
     for path, image in differing.items():
-        reason = f"has the name of {image!r} in other letters, {_LETTERS}"
+        reason = f"has the name of {image!r} except for case or accents, and is not read: rename one of them"
         about_files[path] = About(reason, is_certain=2 * len(differing) >= len(images))
     undecided = [file for file in undecided if file.path not in differing]
     texts = candidates(undecided, images)
@@ -434,7 +433,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
 
 
 def _in_image_ids(data: bytes, images: Sequence[File]) -> str:
-    """Return what to know of JSON with the numbers at the end of the names of images, as VQA has them."""
+    """Return a remark about JSON that has the numbers at the end of the names of images, as VQA does."""
     ids = {*map(int, _IMAGE_ID.findall(data[:MAX_TEXT]))}
     numbers = {int(match[0]) for file in images if ids and (match := _LAST_NUMBER.search(file_stem(file.path)))}
     is_about = ids and 2 * len(ids & numbers) > min(LOOKED_AT, len(images))

@@ -225,8 +225,8 @@ class Annotated(Layout):
             file_kind: What such a file is, for messages.
 
         Raises:
-            SourceError: The images in a folder have the names of images that are described, and are not: they may be
-                masks. Or names of files differ only in case.
+            SourceError: Images in a separate folder have the names of described images, but no file: they may be masks.
+                Or names of files differ only in case.
         """
         pairs, taken = masks.of_described(files.images.paths, files.folders, file_of, files.where)
         images = [file for file in files.images if file.path not in taken]
@@ -237,19 +237,19 @@ class Annotated(Layout):
         others = [path for path in others if posixpath.dirname(path) not in folders]
         partners = {} if self.given else masks.partners(described, others)
         if partners:
-            image, other = next(iter(partners.items()))
+            image, partner = next(iter(partners.items()))
             raise SourceError(
-                f"{files.where} has images without {file_kind} in a separate folder, such as {other!r}, with the names "
-                f"of images that have one, such as {image!r}: if they are masks, name them as in masks/1.png or "
-                f"1_mask.png; if they are other images of the same samples, move them away; or pass --from {self.kind} "
-                f"(kind={self.kind!r}) to pack them as images without objects"
+                f"{files.where} has images without annotations in a separate folder, such as {partner!r}, named like "
+                f"images with annotations, such as {image!r}: if they are masks, name them as in masks/1.png or "
+                f"1_mask.png; otherwise move them away, or pass --from {self.kind} (kind={self.kind!r}) to pack them "
+                "as images without objects"
             )
         return images, files.named(pairs)
 
     def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
             is_listed = not masks.is_mask(file.path)
-            return f"is not listed in {split.source}" if is_listed else "is named like a mask, and is that of no image"
+            return f"is not listed in {split.source}" if is_listed else "is named like a mask, but belongs to no image"
         if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
@@ -265,8 +265,8 @@ def _check_case(files: Files, file_of: Mapping[str, File], without: Sequence[str
     if same := about_images.in_other_letters(unused, without):
         path, image = next(iter(same.items()))
         raise SourceError(
-            f"{files.where} has {path!r}, and no {file_kind} with the name of {image!r}: the names differ in upper and "
-            "lower case or in accents, which count: rename one of them"
+            f"{files.where}: the names of {path!r} and {image!r} differ only in case or accents, so {image!r} has no "
+            f"{file_kind}: rename one of them"
         )
 
 
@@ -391,8 +391,8 @@ class Masks(Annotated):
             only = "--from masks (kind='masks') to pack only images with such a mask, or " if pairing.pairs else ""
             raise SourceError(
                 f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and "
-                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not one): merge the "
-                "masks of an image into one file with its name; or pass "
+                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not such a mask): "
+                "merge the masks of an image into one file with its name; or pass "
                 f"{only}--from folder (kind='folder') if the folders are classes"
             )
         if is_most:
@@ -437,9 +437,9 @@ def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) ->
         image, unpaired = next(iter(further.items()))
         _, mask = min(dict(pairing.pairs)[image].items(), key=lambda item: not item[0].startswith("mask"))
         raise SourceError(
-            f"{files.where} has {mask!r} as the mask of {image!r}, and {unpaired!r} with the same name, which is "
-            "neither a mask nor an image with a mask: if it is the mask, call its folder 'masks' and move the other "
-            "away; or pass --from masks (kind='masks') to pack without such files"
+            f"{files.where} has {mask!r} as the mask of {image!r}, and another file {unpaired!r} with the same name: "
+            "if this is the mask, call its folder 'masks' and move the other file away; or pass --from masks "
+            "(kind='masks') to pack without such files"
         )
 
 

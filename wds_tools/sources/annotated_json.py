@@ -84,9 +84,9 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
 
 def _several(paths: Sequence[str], about: str) -> SourceError:
     return SourceError(
-        f"there are several annotation files {about}, {quoted(sorted(paths))}: it is not known which one is meant. "
-        "Move the others away; only objects, key points and captions are joined, of files that are named as by COCO: "
-        "instances_train.json, person_keypoints_train.json, captions_train.json"
+        f"there are several annotation files {about}, {quoted(sorted(paths))}: keep one, and move the others "
+        "away. Only files with the names that COCO gives them are joined: instances_train.json, "
+        "person_keypoints_train.json and captions_train.json"
     )
 
 
@@ -97,7 +97,9 @@ def _folders_of(files: Files, paths: Sequence[str]) -> dict[str, str]:
     """
     above = {path: posixpath.dirname(path).removesuffix("annotations").rstrip("/") for path in paths}
     folders = [f"{folder}/" for folder in dict.fromkeys(above.values()) if folder]
-    folders = [one for one in folders if not any(two != one and two.startswith(one) for two in folders)]
+    folders = [
+        folder for folder in folders if not any(inner != folder and inner.startswith(folder) for inner in folders)
+    ]
     folders = [folder for folder in folders if any(path.startswith(folder) for path in files.images.paths)]
     return {path: f"{folder}/" for path, folder in above.items() if f"{folder}/" in folders and len(folders) > 1}
 

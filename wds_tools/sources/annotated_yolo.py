@@ -20,7 +20,7 @@ class Yolo(Annotated):
     """YOLO: ``data.yaml``, ``images/`` and ``labels/``; or Darknet's ``obj.data``; or ``classes.txt``."""
 
     kind = "yolo"
-    expected = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
+    expected = "data.yaml (or classes.txt, obj.names) and a label file for each image, labels/1.txt for images/1.jpg"
     annotation_ending = (".txt",)
 
     @classmethod
@@ -79,7 +79,7 @@ class Yolo(Annotated):
                 described,
                 "label file",
                 notes=[
-                    f"{source} names images for {other_split!r}, {entries[0]!r}, and there are none: left out"
+                    f"{source} names images for {other_split!r}, {entries[0]!r}, which do not exist: left out"
                     for other_split, entries in first.splits.items()
                     if other_split not in splits
                 ],

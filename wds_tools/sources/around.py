@@ -154,7 +154,7 @@ def _about_in(
 
 
 def _have_json(collector: Collector) -> bool:
-    """Return whether images have JSON of their own. Then img2dataset's table of a shard has nothing more."""
+    """Return whether images have JSON of their own. If so, img2dataset's table of a shard has the same values."""
     account = collector.account
     return "field json" in account.attached or any(part.role == "entries of json" for part in account.parts)
 
@@ -168,8 +168,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     """
     files, folders = _entries(root)
     first = source.root().resolve().name if collector.files else next(iter(source.image_names(collector)), "")
-    own = first.partition("/")[0]
-    next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != own and not _has_images(root, name)]
+    source_folder = first.partition("/")[0]
+    next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != source_folder and not _has_images(root, name)]
     every = (file for name in next_to for file in _entries(root, name)[0])
     there = [file for file in every if not layouts.is_image_name(file.path)]  # without masks
     of_images = elsewhere((file.path for file in there), source.image_names(collector))
@@ -280,9 +280,9 @@ def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) ->
                 reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
                 _check(source, {annotation: reason}, Path(), f"pack {above}, with whose images it is read")
     _, there = _entries(root)
-    own = images[0].partition("/")[0] if images else ""
+    source_folder = images[0].partition("/")[0] if images else ""
     of_masks = (name for name in there if masks.is_mask(f"{name}/1.png"))
-    folders = [name for name in of_masks if name.startswith(own) or not name.endswith(masks.FOLDER_ENDINGS)]
+    folders = [name for name in of_masks if name.startswith(source_folder) or not name.endswith(masks.FOLDER_ENDINGS)]
     for image in images:
         stem = posixpath.splitext(image.partition("/")[2])[0]
         for mask in (f"{folder}/{stem}{ending}" for folder in folders for ending in (*EXTENSIONS, *_MASK_ENDINGS)):

@@ -281,7 +281,7 @@ class ArrayRoles:
                 "[N]; or pass a list of dictionaries with image and label in Python"
             )
         if len(names) > 1:
-            splits = "; pack each split by itself" if any(map(splits_in, names)) else ""
+            splits = "; pack one split at a time" if any(map(splits_in, names)) else ""
             raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in names}, "array", splits)
         if best < 2:
             self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, IMAGE) == 2)

@@ -146,7 +146,7 @@ class ArrowSource(RecordSource):
         if is_arrow(path) and (self.path / _OF_SAVED[0]).is_file():
             return f"is not among the files that {_OF_SAVED[0]} names"
         is_cache = _CACHE.fullmatch(path.rpartition("/")[2]) is not None
-        return "is a result that datasets keeps, such as of map()" if is_cache else super().why_left_out(path)
+        return "is a cached result of datasets, such as of map()" if is_cache else super().why_left_out(path)
 
     def image_names(self, collector: Collector) -> Iterator[str]:  # noqa: ARG002 - the paths of rows are numbers
         yield from (str(value) for name in self._ids for value in self._values(range(len(self.paths)), name))

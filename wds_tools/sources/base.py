@@ -551,7 +551,7 @@ def _modified_ns(name: str, path: str | bytes) -> int:
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
-    """Return the present state of files, after a look at the first one and at small ones: they may be others."""
+    """Return the present state of files. The first file and small ones are checked: they may have been replaced."""
     states = tuple(map(_state, paths))
     for index, (path, size, _) in enumerate(states):
         if index == 0 or size < _SMALL_BYTES:

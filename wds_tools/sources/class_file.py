@@ -27,7 +27,7 @@ CLASS_LISTS = tuple(_WORDS.split())
 """Names of attributes, entries and arrays with class names."""
 
 MAYBE_LISTS = ("names",)
-"""Names of such that may also have something else: they must have as many values as there are classes."""
+"""Names that may also stand for something else: such a value must have one name for each class."""
 
 _IN_ONE_WORD = frozenset(name.replace("_", "") for name in CLASS_LISTS)
 
@@ -258,7 +258,7 @@ def _value(text: str, where: str) -> Any:
 
 
 def of_value(value: Any, where: str) -> tuple[str, ...]:
-    """Return the names in a value, or in the entries of a dictionary that are named so, such as ``names``."""
+    """Return the names in a value, or in entries of a dictionary such as ``names``."""
     entries = value if isinstance(value, Mapping) else {}
     lists = {key: entries[key] for key in (*CLASS_LISTS, *MAYBE_LISTS) if isinstance(entries.get(key), (list, Mapping))}
     lists = lists or {"": value}

@@ -225,8 +225,8 @@ def detect(path: Path) -> str:
 def _why_not_detected(path: Path) -> str:
     if path.suffix.lower() in (".json", ".xml", ".yaml", ".yml"):
         return (
-            f"{path} has no images, and its format cannot be detected: name the folder that contains it and the images "
-            "if it has their objects or classes (COCO, VOC, YOLO), or pass --from table (kind='table') if it is a table"
+            f"{path} has no images, and its format cannot be detected: if it has annotations (COCO, VOC, YOLO), pack "
+            "the folder that contains it and the images; if it is a table, pass --from table (kind='table')"
         )
     return (
         f"{path} is not a folder, and its format cannot be detected from its name; expected a folder of images, or "

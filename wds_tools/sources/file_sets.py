@@ -108,9 +108,11 @@ def notes_on_copies(files: Sequence[tuple[Path, int]]) -> list[str]:
     by_size: defaultdict[int, dict[bytes, Path]] = defaultdict(dict)
     counts = Counter(sizes.values())
     for path, size in files:
-        other = by_size[size].setdefault(_ends(path, size), path) if size and counts[size] > 1 else path
-        if other != path and filecmp.cmp(path, other, shallow=False):
-            notes.append(f"{names[other]!r} and {names[path]!r} have the same content: their samples are packed twice")
+        earlier = by_size[size].setdefault(_ends(path, size), path) if size and counts[size] > 1 else path
+        if earlier != path and filecmp.cmp(path, earlier, shallow=False):
+            notes.append(
+                f"{names[earlier]!r} and {names[path]!r} have the same content: their samples are packed twice"
+            )
     return notes
 
 
@@ -134,7 +136,7 @@ def _ends(path: Path, size: int) -> bytes:
 
 
 def _check_parts(root: str, names: Sequence[str], *, given: str) -> None:
-    """Check that of files such as ``train-00000-of-00002`` all are there, and that all state the same count."""
+    """Check that all files of a set such as ``train-00000-of-00002`` exist, and that all state the same count."""
     sets: defaultdict[tuple[str, str, str], dict[str, dict[int, str]]] = defaultdict(dict)
     for name in names:
         folder, last = posixpath.split(name)
@@ -193,8 +195,8 @@ def check_no_log(root: Path, paths: Iterable[Path]) -> None:
         for pattern, (name, program) in _LOGS.items():
             if any(folder.glob(pattern)):
                 raise SourceError(
-                    f"{folder} is {name}, whose log, which is not read, states which of its files count: write it as "
-                    f"Parquet with {program}, or give a pattern of files, to pack these as they are"
+                    f"{folder} is {name}: only its log, which is not read, states which files count. Write it as "
+                    f"Parquet with {program}, or give a pattern of files to pack these as they are"
                 )
 
 
@@ -237,7 +239,7 @@ def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
 
 
 def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
-    """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
+    """Return the folder that has only the files of a split, or a pattern that matches only these; empty without one."""
     folder = posixpath.commonpath([posixpath.dirname(name) for name in members])
     if has_pattern(folder):
         return ""
@@ -258,9 +260,9 @@ def _name_with_split(name: str) -> str:
 
 
 def _parts_next_to_a_split(names: Sequence[str], *, given: str) -> dict[str, list[str]]:
-    """Return files by what their names have in the place where one is named like a split; empty without such a name.
+    """Return files by the part of their names that is a split in one of them; empty without such a name.
 
-    Numbers at the end of a name are those of parts.
+    Numbers at the end of a name are numbers of parts.
     """
     split_paths = [name.split("/") for name in names]
     levels = (i for parts in split_paths for i, part in enumerate(parts[:-1]) if is_split_name(_value(part)))

@@ -32,10 +32,10 @@ _IF_PARTS = "pass --column label= (columns={'label': ''}) to pack without labels
 
 
 def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) -> tuple[list[str], str]:
-    """Return the folder that each of several archives is, which may be empty, and a note if it is not certain.
+    """Return the folder that stands for each archive, which may be empty, and a note if that is not certain.
 
     Archives are class folders if all have no folders, or a single one with the same name that is not a class, and no
-    folders in it. Those named like parts or shards, of several splits too, are not.
+    folders in it. Archives named like parts or shards, even of several splits, are not.
 
     >>> folders_of_archives(["cat", "dog"], [["1.jpg"], ["2.jpg"]])
     (['cat/', 'dog/'], '')

@@ -174,7 +174,7 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
 
 
 def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> None:
-    """Check that no other value of a row, even inside lists and objects, names another image than its id does."""
+    """Check that the id and the other values of a row, even inside lists and objects, name the same image."""
     other_names: dict[str, list[str]] = {}
     for row in rows:
         row_image = names.find(row.get(image), table=table)
@@ -461,7 +461,7 @@ def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
 
 
 def _by_folder(table: Named) -> dict[str, SplitRows]:
-    """Return the rows of a table by the folder of their image that is named like a split, if there are several.
+    """Return the rows of a table by the split that is a folder of their image, if there are several splits.
 
     Rows without an image are in the first split.
     """

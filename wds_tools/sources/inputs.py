@@ -24,7 +24,7 @@ BATCH_ROWS = 1 << 16
 
 _ROWS_IN_MEMORY = 1 << 20  # further ones are in temporary files without a name, and mapped
 _MOST_MAPS = 64  # roughly
-_WINDOW_ROWS = 1 << 21  # whole batches: of a larger listing in another order, these are in memory together
+_WINDOW_ROWS = 1 << 21  # batches of a larger listing in another order, which are in memory together
 _Place = tuple[int, int, pa.Schema]  # start, length and schema of rows in a file
 _KINDS = (np.int8, np.int16, np.int32, np.int64)
 
@@ -276,8 +276,8 @@ class Inputs(InputRows):
 class Ordered(InputRows):
     """Inputs in another order.
 
-    The first pass over many writes them to a temporary file, divided into windows of the new order, and each pass reads
-    a window at once: rows from everywhere would be slow if memory is smaller than the listing.
+    If there are many, the first pass writes them to a temporary file, divided into windows of the new order. Each pass
+    reads one window at a time. Reading rows from everywhere would be slow if the memory is smaller than the listing.
 
     Args:
         inputs: The inputs.

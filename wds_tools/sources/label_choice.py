@@ -97,7 +97,7 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
     """Return the columns that have 0 or 1, or a boolean, for each class.
 
     Exactly one in each row must be 1, unless the columns have -1 and 1, or it ``is_stated`` that columns are classes.
-    Otherwise columns with the name of a split, such as ``is_train``, are none of them.
+    Otherwise columns with the name of a split, such as ``is_train``, are not classes.
 
     Args:
         tables: Flags of each table, without columns with a known role, and number of its rows. Several tables,
@@ -397,8 +397,8 @@ def with_matching_names(
 ) -> LabelChoice:
     """Return a choice with the class names in another column, if its values match the numbers of the label.
 
-    ``texts`` are the values of columns of texts. ``names_column`` is the column of class names if that is known; empty
-    if not, None if there is none.
+    ``texts`` are the values of columns of texts. ``names_column`` is the column of class names; empty if it is not
+    known, None if there is none.
     """
     label = choice.label
     has_names = choice.names or choice.classes or options.classes or options.label_type == "number"

@@ -229,9 +229,9 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
         if is_divided:
             elsewhere = "/".join(min(folder for folder in counts if folder not in there)) or "the upper folder"
             raise SourceError(
-                f"{where} has folders named like splits ({quoted(names)}) in some folders, and images in none of "
-                f"them, such as those in {elsewhere!r}: move these into a split too, or pass --from folder "
-                "(kind='folder') if the first folders are the classes, and the others are not splits"
+                f"{where} has folders named like splits ({quoted(names)}), and images outside of them, in "
+                f"{elsewhere!r}: move these into a split too, or pass --from folder (kind='folder') if the upper "
+                "folders are the classes and no folder is a split"
             )
         if share > _MOST and (flat := _flat_part(names, there, level)):
             raise SourceError(
@@ -494,7 +494,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
 
 
 def _check_once(where: str, inside: Mapping[str, Collection[str]]) -> None:
-    """Check that none of some folders, given with the folders in it, contains the same folders once more."""
+    """Check that no folder contains the other folders once more; ``inside`` has the folders in each of them."""
     for name, inner in inside.items():
         if len(common := sorted({*inner} & (inside.keys() - {name}))) > 1:
             raise SourceError(
@@ -515,10 +515,10 @@ def splits_error(
     if are_folders:
         content = f"one folder per split ({names}), not per class"
         above = "/".join([where, *base.split("/")[:-1]])
-        one = f"pack one of them, such as {above}/{splits[0]}"
+        single = f"pack one of them, such as {above}/{splits[0]}"
         folder = f"pack {above} with" if base else "pass"
-        also = f", {one}, or {folder} --from folder (kind='folder') if they are classes"
-        also = also if given is None else f"{given}, or {one}"
+        also = f", {single}, or {folder} --from folder (kind='folder') if they are classes"
+        also = also if given is None else f"{given}, or {single}"
     return SourceError(f"{where} has {content}: pack with --split folders (pack_splits){also}")
 
 

@@ -134,5 +134,5 @@ def grouped(
         if records.get(key) == (_PLAIN, key) and is_joined(key, _SECOND_IMAGES):
             del records[key]
     alone = [key for key in others if not is_joined(key)]
-    found = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
-    return sorted(found, key=lambda record: record[1]), alone
+    joined = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
+    return sorted(joined, key=lambda record: record[1]), alone

@@ -100,7 +100,7 @@ class Pairs(NamedTuple):
     Attributes:
         pairs: (image, field -> mask), by the name of the image.
         unpaired: Images without a mask, and masks without an image.
-        rivals: Further masks of these images for a field that they have -> the mask that is used.
+        rivals: Unused second mask of an image for the same field -> the mask that is used.
     """
 
     pairs: list[tuple[str, dict[str, str]]]
@@ -114,11 +114,11 @@ class Pairs(NamedTuple):
             SourceError: An image has two masks for one field. Those in ``gtFine`` take precedence over ``gtCoarse``.
         """
         coarse = [name for name, used in self.rivals.items() if "gtCoarse" in name and "gtFine" in used]
-        if other := min(self.rivals.keys() - coarse, default=""):
-            used = self.rivals[other]
+        if rival := min(self.rivals.keys() - coarse, default=""):
+            used = self.rivals[rival]
             image = next(image for image, fields in self.pairs if used in fields.values())
             raise SourceError(
-                f"{where} has two masks of {image!r}, {used!r} and {other!r}: move one of the two sets of masks away; "
+                f"{where} has two masks of {image!r}, {used!r} and {rival!r}: move one of the two sets of masks away; "
                 "to pack both, write a table with a row for each image, such as image,mask,gt"
             )
         return [f"masks such as {coarse[0]!r} are left out: their images have masks in gtFine"] if coarse else []
@@ -260,7 +260,7 @@ def of_described(
     Args:
         names: Paths of images.
         folders: Their folders, by `layouts.folder_of`.
-        file_of: Path of an image -> the file about it. What has a file that its image does not have is not a mask.
+        file_of: Path of an image -> the file about it. A mask with such a file is an image if its image has none.
         where: Name of the tree, for messages.
         listed: Names of images. A file with such a name is a mask only of an image with the same name.
     """
@@ -454,9 +454,9 @@ def notes_on_classes(paths: Sequence[str], classes: Mapping[str, str], *, where:
     if pair or (images and same):
         first, second = pair or (images[0], next(name for name in names if name != images[0]))
         raise SourceError(
-            f"{where} has the folders {first!r} and {second!r}, named like two images of each sample, and files of the "
-            "same names: write a table with a row for each sample, such as image,target, and pack it, pack one of the "
-            f"folders, {folders}"
+            f"{where} has the folders {first!r} and {second!r}, named like two images of each sample, and files with "
+            "the same names: write and pack a table with a row for each sample, such as image,target; pack one of the "
+            f"folders; {folders}"
         )
     notes = [
         f"the folder {name!r} is packed as a class, although its name is usual for the folder of all images: pack "

@@ -94,8 +94,8 @@ class ObjectSource(RecordSource):
         super().collect(collector)
         if self.record_roles and self.record_roles.image in self._decoded:
             collector.account.notes.append(
-                f"{self.record_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
-                "were read from, pass items with their bytes, or pack the files by their path"
+                f"{self.record_roles.image!r} has PIL images: their pixels are packed, by default as PNG. To keep the "
+                "original files, pass items with their bytes, or pack the files by their path"
             )
         collector.account.notes += self._notes + self._notes_on_unread_names()
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
@@ -283,7 +283,7 @@ def digest_of(values: Mapping[str, Any] | str) -> int:
 
 
 def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return attribute -> class names, of attributes with the first names that have them.
+    """Return attribute -> class names, for the first group of usual names that the object has.
 
     A part of a dataset, such as torch's ``Subset``, has the names of the dataset; several datasets in
     one, as in ``ConcatDataset``, must have the same names.

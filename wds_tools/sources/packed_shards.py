@@ -219,25 +219,25 @@ def manifest_of_shards(
 ) -> tuple[str, Manifest] | None:
     """Return the manifest that lists shards, whatever its name, and its folder; None if they are in no manifest.
 
-    Of shards of several manifests that state the same, it is the first one, with all shards of its folder.
+    If several manifests state the same, the first one is returned, with the shards of all manifests of its folder.
 
     Raises:
-        SourceError: They are in several manifests that state different classes or labels, or some are in none.
+        SourceError: The manifests state different classes or labels, or some shards are in no manifest.
     """
     lists = {folder: _manifests_of(folder, paths, remote) for folder in sorted(set(map(folder_of, paths)))}
     manifests = {join(folder, file): manifest for folder, named in lists.items() for file, manifest in named.items()}
     if not manifests:
         return None
     first, manifest = next(iter(manifests.items()))
-    stated = {(other.classes, other.label, bool(other.additions)) for other in manifests.values()}
-    check_same([DatasetClasses(path, other.classes, other.field_classes) for path, other in manifests.items()])
+    stated = {(manifest.classes, manifest.label, bool(manifest.additions)) for manifest in manifests.values()}
+    check_same([DatasetClasses(path, manifest.classes, manifest.field_classes) for path, manifest in manifests.items()])
     is_same = stated == {(manifest.classes, manifest.label if len(manifests) == 1 else None, bool(manifest.additions))}
     if not all(lists.values()) or not is_same or (len(manifests) > 1 and manifest.additions):
         raise SourceError(
             f"{name} has shards of {counted(len(lists), 'folder')}, whose manifests state different classes or labels, "
             "or which have none: pack the shards of one manifest at a time, or join them first, with `wds-tools merge`"
         )
-    listed = {shard.name for other in manifests.values() for shard in other.shards}
+    listed = {shard.name for manifest in manifests.values() for shard in manifest.shards}
     missing = [path.name for path in paths if path.name not in listed]
     if missing and (manifest.label is not None or manifest.additions or manifest.classes):
         raise SourceError(
@@ -245,7 +245,7 @@ def manifest_of_shards(
             "`wds-tools index`, or move it to another folder"
         )
     folder = next(folder for folder, named in lists.items() if named)
-    shards = tuple(shard for other in lists[folder].values() for shard in other.shards)
+    shards = tuple(shard for manifest in lists[folder].values() for shard in manifest.shards)
     return folder, manifest if len(lists[folder]) == 1 else replace(manifest, shards=shards)
 
 
@@ -260,5 +260,7 @@ def _manifests_of(folder: str, paths: Iterable[Path | RemoteFile], remote: Remot
         with suppress(OSError, StoreError), as_source_error(shown_path(folder), ManifestError):
             others = manifests_among({*store.list()} - {MANIFEST_NAME}, store.read)
             missing = shards - in_default
-            named |= {file: other for file, other in others if missing & {shard.name for shard in other.shards}}
+            named |= {
+                file: manifest for file, manifest in others if missing & {shard.name for shard in manifest.shards}
+            }
     return named

@@ -126,7 +126,7 @@ class NamedValues(Source):
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
-        is_label_guessed: Whether the format names the label by its position only, and values may show that it is none.
+        is_label_guessed: Whether the format names the label only by its position. Values may show it is not one.
         names_files: Whether all values are texts or JSON, and values with the name of another field name a file.
         states_classes: Whether all names with only 0 and 1 are classes.
         has_classes: Whether the names of records have classes, such as folders. Then names with only 0 and 1 are not.
@@ -480,8 +480,8 @@ class Names:
                 if None not in (value, name) and named.setdefault(value, name) != name:
                     raise SourceError(
                         f"{source.name}: label {value} in {label!r} has two names in {text!r}, {named[value]!r} and "
-                        f"{name!r}: correct them, give the names (--classes), or pass --label-type number to use only "
-                        "the numbers"
+                        f"{name!r}: correct them, give the names with --classes (classes=), or pass --label-type "
+                        "number (label_type='number') to use only the numbers"
                     )
         are_numbers = all(type(value) is int and value >= 0 for value in named)
         numbers = dict.fromkeys((value for value in choice.values if type(value) is int and value >= 0), "") | named

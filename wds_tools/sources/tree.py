@@ -82,7 +82,7 @@ class Layout:
         self._plan = None
 
     def _collect(self, collector: Collector, files: Files, split: Any) -> None:
-        """Do so for a split, given as in `_plan`."""
+        """Do what `collect` does, for a split from `_plan`."""
         raise NotImplementedError
 
     def files_read(self, files: Files) -> Set[str]:
@@ -221,7 +221,7 @@ class ClassFolders(Layout):
         if is_unlabelled:
             for field in ("cls", LABELS):
                 for file in [further.pop(field) for further in parts.values() if field in further]:
-                    self.skip(collector, file, "is not used: the user wants no labels")
+                    self.skip(collector, file, "is not used: --column label= packs without labels")
         elif label_of is None:
             jsons, texts = ([p[field] for p in parts.values() if field in p][:_READ] for field in ("json", "txt"))
             hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))

@@ -85,8 +85,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
 
     Classes are numbered in sorted order, as in VOC. VOC counts pixels from 1, and a box includes its last
     pixel: ``xmin`` 1 and ``xmax`` 500 are all of 500 pixels, left 0 and right 500. Many programs count from 0
-    instead. Whether a dataset does is found out: it does if any ``xmin`` or ``ymin`` is below 1; nothing is
-    subtracted then.
+    instead. A dataset counts from 0 if any ``xmin`` or ``ymin`` is below 1; then nothing is subtracted.
 
     Args:
         files: For each image its name, the name of its XML file, and the content of that; None without a file,

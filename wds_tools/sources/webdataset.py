@@ -131,8 +131,8 @@ class WebDatasetSource(Source):
         self._indexes = Indexes.of(self._open(self.path), manifest) if manifest is not None and is_usual else None
         self.is_packed = self._indexes is not None
         self._facts: list[dict[str, Any] | None] = []  # of the first samples, if they are listed from an index
-        if manifest is None and (found := manifest_of_shards(self.name, self.paths, self.remote)) is not None:
-            self.folder, manifest = found
+        if manifest is None and (listing := manifest_of_shards(self.name, self.paths, self.remote)) is not None:
+            self.folder, manifest = listing
         self.indexed = manifest is not None
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
@@ -488,7 +488,7 @@ class _Seen:
         """Return notes about samples with several images."""
         return [
             f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(further)} "
-            f"as further fields; if another one is the image, pass --column image={further[0]} "
+            f"as further fields; if another is the image, pass --column image={further[0]} "
             f"(columns={{'image': {further[0]!r}}})"
             for (image, further), count in self._several.items()
             if further

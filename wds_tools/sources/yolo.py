@@ -185,7 +185,7 @@ def _check_ends(objects: Iterable[Object], where: str) -> None:
     """Check that no line ends in an angle, a track or a visibility; in other lines of the dataset, these may be 0 or 1.
 
     Raises:
-        SourceError: The last number is not a confidence. As an image that is skipped, this would hide the others.
+        SourceError: The last number is not a confidence. Skipping its image would leave the other lines wrong.
     """
     for entry in objects:
         [outline] = entry.get("polygons", [[]])
@@ -223,7 +223,7 @@ class _Outlines:
             names: Name of the file with the class names.
 
         Raises:
-            SourceError: They have visibilities, and so are.
+            SourceError: They have visibilities, so they are boxes with key points.
         """
         points, size = max(self._shapes or {(0, 0)}, key=lambda shape: shape[1])
         remedy = f"add kpt_shape: [{points}, {size}] to {names}"

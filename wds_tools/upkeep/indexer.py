@@ -424,9 +424,9 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
         labels.add(value)
     if classes is not None:
         return _one_each(labels.numbered(classes), jobs[0])
-    known = Classes(dict.fromkeys(name for job in jobs for name in job.known_classes))
+    earlier = Classes(dict.fromkeys(name for job in jobs for name in job.known_classes))
     numbered = _one_each(labels.numbered(), jobs[0])
-    return labels.numbered(own=known.united(numbered.classes)[0]) if known and numbered.classes else numbered
+    return labels.numbered(own=earlier.united(numbered.classes)[0]) if earlier and numbered.classes else numbered
 
 
 def _named(numbered: Numbered, names: NamesOfNumbers, jobs: Sequence[_Job]) -> Numbered:
@@ -436,7 +436,7 @@ def _named(numbered: Numbered, names: NamesOfNumbers, jobs: Sequence[_Job]) -> N
     if numbered.classes or any(job.known_classes for job in jobs):
         return numbered
     if names.are_incomplete:
-        note = f"the class names in the field json are not used, because sample {names.unnamed!r} has a number only"
+        note = f"the class names in the field json are not used, because sample {names.unnamed!r} has only a number"
         return numbered._replace(notes=(*numbered.notes, note))
     return numbered._replace(classes=Classes(names_by_number(names.by_number) or ()))
 
@@ -574,9 +574,9 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
 def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -> list[_Files]:
     """Return the files with the other manifest of the folder, if any, that lists an index."""
     listed = {
-        entry.index: join(folder.name, other)
-        for other, manifest in manifests.manifests_among(
-            {*folder.names()} - {name}, lambda other: folder.read(other) or b""
+        entry.index: join(folder.name, file)
+        for file, manifest in manifests.manifests_among(
+            {*folder.names()} - {name}, lambda file: folder.read(file) or b""
         )
         for entry in manifest.shards
     }
