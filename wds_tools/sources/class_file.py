@@ -69,7 +69,7 @@ def may_name_classes(value: Any) -> str:
 
 
 def likely_names(value: Any) -> tuple[str, ...]:
-    """Return the class names in a value or in JSON whose name does not say what it has; empty if they are none.
+    """Return the class names in a value or in JSON whose name does not say what it has; empty if there are none.
 
     >>> likely_names({"cat": 0, "dog": 1}), likely_names({"width": 224, "height": 224}), likely_names([0.5, 2])
     (('cat', 'dog'), (), ())

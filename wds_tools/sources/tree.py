@@ -232,7 +232,7 @@ class ClassFolders(Layout):
                 self.skip(collector, file, files.why_not_packed(file.path))
 
     def _samples(self, collector: Collector, files: Files, parts: dict[str, dict[str, File]]) -> FileList:
-        """Return the images that are no further fields, and skip those that are not in the folder of a split."""
+        """Return the images that are not further fields, and skip those that are not in the folder of a split."""
         outside: list[File] = []
         if self._masks or not all(folder.startswith(self.base) for folder in files.folders):
             outside = [f for f in files.images if f.path in self._masks or not f.path.startswith(self.base)]
