@@ -38,7 +38,7 @@ from wds_tools.sources.layouts import (
     is_shard_table,
     names_a_file,
 )
-from wds_tools.sources.name_patterns import ABOUT_ALL, SPLIT_WORDS
+from wds_tools.sources.name_patterns import ABOUT_ALL, LABELS_DOCUMENT, LABELS_FILE, LABELS_OR_SPLIT_FILE
 from wds_tools.sources.refused import (
     ARCHIVE,
     DATA,
@@ -75,10 +75,6 @@ _IMAGE_ID = re.compile(rb'"image_?id"\s*:\s*"?(\d{1,18})\b', re.IGNORECASE)  # i
 _LAST_NUMBER = re.compile(r"\d{1,18}$")
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
-_OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
-_SAYS_LABELS = re.compile(_OF_LABELS)
-SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
-_LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
@@ -190,7 +186,7 @@ def says_labels(path: str) -> bool:
     """
     name = posixpath.basename(path.lower())
     is_table = any(f"{ending}." in name for ending in TABLES)
-    return (SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
+    return (LABELS_OR_SPLIT_FILE if is_table else LABELS_FILE).match(name) is not None
 
 
 def candidates(files: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
@@ -304,8 +300,8 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
     if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db":
         return ""
     if lower.endswith(_DOCUMENTS):
-        return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
-    if SAYS_SO.search(lower) or reason == OF_SPLIT:
+        return NAMED if LABELS_DOCUMENT.match(lower) else ""
+    if LABELS_OR_SPLIT_FILE.match(lower) or reason == OF_SPLIT:
         return NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, ARCHIVE, RECORDS) else reason
 
@@ -456,7 +452,7 @@ def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -
         return f"{_LISTS}, such as {name!r} as {value}: files with these numbers are not read"
     are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(pairs)), images)
     has = "has a value for each image" if are_all else _SOME
-    if not are_all and SAYS_SO.search(posixpath.basename(path)):
+    if not are_all and LABELS_OR_SPLIT_FILE.match(posixpath.basename(path)):
         has = f"has a value for {counted(len(dict(pairs)), 'image')}"
     return f"{has}, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
 

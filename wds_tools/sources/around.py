@@ -22,7 +22,6 @@ from wds_tools.sources.about_images import (
     HEAD,
     MAX_TEXT,
     OF_NAMES,
-    SAYS_SO,
     about,
     candidates,
     elsewhere,
@@ -35,6 +34,7 @@ from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_erro
 from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
+from wds_tools.sources.name_patterns import LABELS_OR_SPLIT_FILE
 from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, RECORDS, About, notes_on, why_not_packed
 
 _MAX_ABOVE = 1000  # entries of the folder above a folder, and of each folder in it, that are looked at
@@ -184,7 +184,7 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     has_json = _have_json(collector)
     files = [file for file in files if file.size <= _MAX_BYTES_ABOVE and not (has_json and is_shard_table(file.path))]
     texts = candidates(files, (), (*TABLES, *LINES))
-    texts = sorted(texts, key=lambda file: not SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
+    texts = sorted(texts, key=lambda file: not LABELS_OR_SPLIT_FILE.match(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
     probed = [] if collector.files else [*islice(source.image_names(collector), _PROBED)]
     collector.account.notes += _check_folders_next_to(source, root, probed)

@@ -54,6 +54,7 @@ CAPTIONS = "captions"
 _CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
 _PATHS = re.compile(r"[^\s\"'<>()\[\]{},;|?#=&]+")  # in a text, such as <img>1.jpg</img> or ['1.jpg']
 _UPLOADED = re.compile("^[0-9a-f]{4,}-")  # what Label Studio writes before the name of a file
+_MAX_CLASS_LIST_BYTES = 1 << 20
 _ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # columns that number these rows
 
 
@@ -371,11 +372,12 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
             raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it{others}")
         about_files = of_split | about_files
     names_of_splits = {*map(split_in, by_split)} - {""}
+    small = {file.path: file for file in unread if file.size <= _MAX_CLASS_LIST_BYTES}
     return {
         path: relation
         for path, relation in about_files.items()
         if not (relation.reason == OF_SPLIT and split_in(file_stem(path)) in names_of_splits)
-        and not (relation.reason == NAMED and _lists_classes(files.read(files.by_path[path]), classes))
+        and not (relation.reason == NAMED and path in small and _lists_classes(files.read(small[path]), classes))
     }
 
 

@@ -120,14 +120,32 @@ ANNOTATIONS = _part(  # of archives, as COCO has them
     "annotations_trainval2017.zip, VOC_labels.tar, labels.zip",
     "train2017.zip, labeled.zip, unlabeled2017.zip, labelsA.zip",
 )
+_LABELS = (
+    "label|target|anno[st]|categ|species|breed|caption|attribut(?!ion)|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
+)
+LABELS_FILE = _part(
+    _LABELS,
+    "imagelabels.mat, list_attr_celeba_attributes.txt, val_annotations.txt, gt.txt, y.npy, HAM10000_metadata.xlsx",
+    "train.txt, ATTRIBUTION.txt, images.txt, body.txt, background.npy, features.npy, pairs.txt",
+)
+LABELS_OR_SPLIT_FILE = _part(
+    rf"{_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])",
+    "classes.txt, train.csv, test1.txt, labels.csv",
+    "trains.csv, images.csv, contest.txt, valley.csv, features.csv",
+)
+LABELS_DOCUMENT = _whole(
+    r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+",
+    "labels.md, annotations.pdf, image_labels.doc",
+    "labelling.md, how_to_label.pdf, labels_guide.md",
+)
 TEMPLATE = _part(  # of predictions
     r"(^|/)[^/]*submission[^/]*\.[a-z]+$",
     "sample_submission.csv, data/sampleSubmission.csv",
     "submissions/labels.csv, train.csv, submit.csv",
 )
 ABOUT_ALL = _whole(  # files about the dataset or its programs, which never have labels
-    r"(readme|licen[cs]e|attribution|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
-    r"([-_.].*)?"
+    r"(readme|licen[cs]e|attribution|changelog|contributing|requirements|makefile|md5|sha\d+"
+    r"|(md5|sha\d*|b2|check)[-_]?sums?)([-_.].*)?"
     r"|_(common_)?metadata|_success|_(started|committed)_\d+|.*\.crc"  # Spark, Hive, Dask, Databricks
     r"|.*\.cache",  # Ultralytics
     "README.md, LICENSE, license_agreement.txt, readme.dataset.txt, SHA256SUMS, md5sum.txt, _SUCCESS, "
