@@ -171,9 +171,9 @@ def test_merged_tars_elsewhere_state_that_numbers_and_names_contradict_each_othe
 def test_an_index_that_another_manifest_lists_is_never_changed(label: str | None, photos: Path, tmp_path: Path) -> None:
     photo = min(photos.glob("*/*.jpg")).read_bytes()
     for part in ("fig", "cat"):
-        (tmp_path / part / part).mkdir(parents=True)
-        (tmp_path / part / part / f"{part}.jpg").write_bytes(photo)
-        wt.pack(tmp_path / part, tmp_path / f"packed-{part}", workers=1)
+        (tmp_path / f"src-{part}" / part).mkdir(parents=True)
+        (tmp_path / f"src-{part}" / part / f"{part}.jpg").write_bytes(photo)
+        wt.pack(tmp_path / f"src-{part}", tmp_path / f"packed-{part}", workers=1)
     merged = tmp_path / "merged"
     wt.merge([tmp_path / "packed-fig", tmp_path / "packed-cat"], merged)
     before = contents(merged)
