@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 import yaml
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, SourceError
+from wds_tools.sources.class_file import names_of
 
 NAMES = ("zero", "one", "two", "three")
 LABEL_MAP = b"""
@@ -151,6 +153,35 @@ def test_a_name_that_two_ids_of_wordnet_have_keeps_the_id(table: Path, tmp_path:
         (tmp_path / "names").write_text(content)
         found = wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes
         assert found == ("crane (n02012849)", "tench, Tinca tinca", "crane (n03126707)", "goldfish")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"9" * 5000 + b" ant\n1 bee\n",
+        b'{"' + b"9" * 5000 + b'": "ant"}',
+        b'{"1000000000000": "ant"}',
+        b"x" * 200_000 + b", bee",
+        b"a" + b" " * 100_000 + b"b\na\n",
+        b"\n" * 100_000 + b"item {",
+        b"item { id: 0 name: " + b"x" * 100_000 + b" }",
+        b"item { id: 0 name: '\\x' }\nitem { id: 1 name: '\\",
+        b"[" * 100_000,
+        b"\x00\x01\x02\n\x03",
+        b"names: &a [*a]",
+        b"'",
+        b'"\n"\n',
+        b"",
+    ],
+)
+def test_damaged_and_hostile_files_are_read_or_refused_quickly(content: bytes) -> None:
+    with contextlib.suppress(SourceError):
+        assert all(isinstance(name, str) for name in names_of(content, "classes.txt"))
+
+
+def test_bytes_in_label_maps_are_read_as_protocol_buffers_write_them() -> None:
+    content = rb"item { id: 0 name: 'caf\303\251' } item { id: 1 name: 'it\'s \"x\"' }"
+    assert names_of(content, "a.pbtxt") == ("caf\xe9", 'it\'s "x"')
 
 
 def test_more_names_than_labels_are_a_note(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

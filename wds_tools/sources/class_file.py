@@ -33,6 +33,8 @@ _IN_ONE_WORD = frozenset(name.replace("_", "") for name in CLASS_LISTS)
 
 _MAX_BYTES = 1 << 26
 _MAX_YAML_BYTES = 1 << 20
+_MAX_DIGITS = 20
+_MAX_LINE = 1000  # characters of a name and its number
 _LINE_END = re.compile(r"\r\n|\r|\n")  # str.splitlines also splits at other characters, such as U+2028
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
 _FRACTION = re.compile(r"-?[0-9]*\.?[0-9]+")
@@ -47,9 +49,9 @@ _HEADERS = re.compile(r"((class|label|category)[ _-]?)?(names?|labels?|ids?)|cla
 _HEADERS_OF_NUMBERS = re.compile(r"(n|num(ber)?|counts?|index|idx|freq(uency)?|samples|images)", re.IGNORECASE)
 _YAML_ENTRY = re.compile(rf"^({'|'.join(CLASS_LISTS)}|names)\s*:", re.MULTILINE)
 _ASSIGNED = re.compile(r"\s*\w+\s*=\s*(?=[\[{])")  # as in a Python file
-_MESSAGE = re.compile(r"^\s*item\s*:?\s*\{", re.MULTILINE)  # of a label map of TensorFlow
+_MESSAGE = re.compile(r"^[ \t]*item\s*:?\s*\{", re.MULTILINE)  # of a label map of TensorFlow
 _ITEM = re.compile(r"\bitem\s*:?\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
-_ENTRY = re.compile(r"""(\w+)\s*:\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|-?\w+)""")
+_ENTRY = re.compile(r"""\b(\w+)\s*:\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|-?\w+)""")
 _NUMBERS, _NAMES = ("id", "label", "index", "class_id", "number"), ("display_name", "name", "class", "class_name")
 _AS_JSON = 'or write the names as a JSON list, such as ["cat", "dog"]'
 
@@ -131,7 +133,7 @@ def numbered_names(value: Any) -> dict[int, str] | None:
 
 
 def _number(value: Any) -> int | None:
-    is_text = isinstance(value, str) and value.isascii() and value.isdigit()
+    is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _MAX_DIGITS
     return int(value) if is_text or (isinstance(value, Integral) and not isinstance(value, bool)) else None
 
 
@@ -218,7 +220,7 @@ def _names_in(text: str, path: str, where: str, *, by_line: bool) -> Sequence[st
     if path.lower().endswith((".yaml", ".yml")) or _YAML_ENTRY.search(text):
         return of_value(load_yaml(text, where), where)
     if _MESSAGE.search(text):
-        items = [dict(_ENTRY.findall(re.sub(r"\w+\s*:?\s*\{[^{}]*\}", "", item))) for item in _ITEM.findall(text)]
+        items = [dict(_ENTRY.findall(re.sub(r"\b\w+\s*:?\s*\{[^{}]*\}", "", item))) for item in _ITEM.findall(text)]
         return of_value([{key: _literal(value) for key, value in item.items()} for item in items], where)
     lines = [line.strip() for line in _LINE_END.split(text)]
     if by_line:
@@ -318,7 +320,7 @@ def _of_lines(lines: list[str], where: str) -> Sequence[str]:
 
 def _separated(line: str) -> list[str]:
     """Return the names in the only line of a file: one, or several with a separator between them."""
-    for separator in ",;|\t":
+    for separator in ",;|\t" if len(line) < csv.field_size_limit() else "":
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
         names = names[:-1] if names[-1] == "" else names
         if len(names) > 2 or (len(names) == 2 and not any(map(str.isdigit, names))):
@@ -336,7 +338,7 @@ def _unquoted(text: str) -> str | None:
 
 def _numbered(lines: Sequence[str], where: str) -> Sequence[str] | None:
     """Return the names of lines that are a name and its number, sorted by number; None if lines are only names."""
-    for pattern in (_NUMBER_FIRST, _NUMBER_LAST):
+    for pattern in (_NUMBER_FIRST, _NUMBER_LAST) if max(map(len, lines), default=0) <= _MAX_LINE else ():
         matches = [pattern.fullmatch(line) for line in lines]
         first = 1 if len(lines) > 2 and matches[0] is None else 0
         parts = [match for match in matches[first:] if match is not None]
@@ -379,4 +381,12 @@ def _check_columns(lines: Sequence[str], where: str) -> None:
 
 def _literal(text: str) -> str:
     """Return the value of an entry of a label map of TensorFlow."""
-    return str(ast.literal_eval(text)) if text[0] in "'\"" else text
+    if text[0] not in "'\"":
+        return text
+    data = re.sub(rb"\\([0-7]{1,3}|.)", lambda match: _escaped(match[1]), text[1:-1].encode("utf-8", "surrogateescape"))
+    return data.decode("utf-8", "replace")
+
+
+def _escaped(code: bytes) -> bytes:
+    """Return what a code after a backslash stands for: a byte in octal digits, or the character itself."""
+    return bytes([int(code, 8) & 255]) if code.isdigit() else code
