@@ -56,7 +56,7 @@ def test_a_label_that_is_not_utf8_is_an_error_that_names_the_sample(
 ) -> None:
     labels = [b"dog", "K\u00e4se".encode("latin-1"), b"dog", b"cat"]
     src = write(tmp_path, photos, cls=labels)  # type: ignore[operator]
-    with pytest.raises(LabelError, match=r"1(\.jpg)?: label b'K\\xe4se' is not text in UTF-8"):
+    with pytest.raises(LabelError, match=r"1(\.jpg)?: label b'K\\xe4se' is not UTF-8 text"):
         wt.pack(src, tmp_path / "dst", workers=1)
 
 

@@ -352,6 +352,9 @@ def test_a_folder_with_the_name_of_a_role_is_not_a_class(tmp_path: Path, photos:
     assert not report.manifest.classes
     assert sorted(samples) == ["a.jpg", "images/1.jpg", "images/2.jpg"]
     assert any("'images'" in note for note in report.account.notes)
+    same = write_folder(tmp_path / "same", {"src/1.jpg": photos[0].data})
+    [note] = wt.pack(same, tmp_path / "dst-same", dry_run=True).account.notes
+    assert note.startswith("the folder 'src' of all images is not read as a class")
     assert pack(src, tmp_path / "given", kind="folder")[1].manifest.classes == ("images",)
 
 

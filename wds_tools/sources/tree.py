@@ -353,7 +353,8 @@ class ClassFolders(Layout):
         parent, above = f"{files.where}/{self.base}".rstrip("/").rpartition("/")[2], ""
         for wrapper in [] if self.given else layouts.wrappers(paths.values(), parent=parent, most=self._most_wrappers):
             paths = {path: below.removeprefix(f"{wrapper}/") for path, below in paths.items()}
-            if wrapper != parent and not (layouts.is_role(wrapper) and any(paths.values())):
+            is_usual = any(paths.values()) and (wrapper == parent or layouts.is_role(wrapper))
+            if not is_usual and not (self.base and wrapper == parent):  # a split, as in train/train/1.jpg
                 collector.account.notes.append(
                     f"the folder {wrapper!r} of all images is not read as a class: pass --from folder (kind='folder') "
                     "if it is one"
