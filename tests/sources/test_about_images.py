@@ -90,7 +90,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_text("".join(f"{row + 1} {row}.png\n" for row in range(COUNT))),
         "is a list of the images by number",
     ),
-    "labels.py": (lambda path: path.write_text(f"labels = {LABELS}\n"), "is named like a file about the images"),
+    "labels.py": (lambda path: path.write_text(f"labels = {LABELS}\n"), "is named like a file .* if it has labels"),
     "train.py": (lambda path: path.write_text("import torch\n"), ""),
 }
 """Files that are not read, or whose name alone says so, and what the note states; nothing of the last."""

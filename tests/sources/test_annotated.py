@@ -947,6 +947,11 @@ def test_fine_masks_of_cityscapes_are_used_instead_of_coarse_ones(tmp_path):
     ("names", "classes"),
     [
         (["case{}/image.png", "case{}/mask.png"], ()),
+        (["patient_{}/images/0.png", "patient_{}/masks/0.png"], ()),
+        (
+            [f"{one}/x{{0}}/{place}/x{{0}}.png" for one in ("cat", "dog") for place in ("images", "masks")],
+            ("cat", "dog"),
+        ),
         (["cat/{}/image.png", "cat/{}/mask.png", "dog/{}/image.png", "dog/{}/mask.png"], ("cat", "dog")),
         (["cat/c{}_img.png", "cat/c{}_masks.png", "dog/d{}_img.png", "dog/d{}_masks.png"], ("cat", "dog")),
     ],
@@ -982,6 +987,7 @@ def test_plain_images_with_words_for_masks_in_their_names_are_images(names, clas
     [
         ("original/{}.jpg", "mask/{}.png", "mask.png"),
         ("images/{}.jpg", "annotation_masks/{}.png", "mask.png"),
+        ("img/{}.jpg", "lbl/{}.png", "mask.png"),
         ("img_dir/train/{}.jpg", "ann_dir/train/{}.png", "mask.png"),  # MMSegmentation
         ("images/{}.jpg", "depth/{}.png", "depth.png"),
         ("rgb/{}.png", "semantic/{}.png", "mask.png"),
@@ -1106,11 +1112,47 @@ def test_a_class_named_like_the_folder_of_all_images_is_noted(tmp_path):
     assert note.startswith("the folder 'images' is packed as a class, although its name is usual for the folder of all")
 
 
-@pytest.mark.parametrize(("start", "ending", "kind"), [("", "_mask", "jpg"), ("x", "_seg", "png")])
-def test_images_with_names_of_masks_that_have_no_image_are_noted(start, ending, kind, tmp_path):
-    src = tree_of_masks(tmp_path / "src", "{}.jpg", f"{start}{{}}{ending}.{kind}")
-    [note] = wt.pack(src, tmp_path / "out").manifest.account.notes
-    assert note.startswith(f"4 files packed as images, although names that end in '{ending}' are usual for masks")
+@pytest.mark.parametrize(
+    ("names", "such"),
+    [
+        (["{}.jpg", "{}_mask.jpg"], "that end in '_mask'"),
+        (["{}.jpg", "x{}_seg.png"], "that end in '_seg'"),
+        (["{}.png", "img_{}.png", "mask_{}.png"], "such as 'mask_0.png'"),
+    ],
+)
+def test_masks_that_belong_to_no_image_or_to_several_are_noted(names, such, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *names)
+    [note] = wt.pack(src, tmp_path / "out", dry_run=True).account.notes
+    assert note.startswith(f"4 files packed as images, although names {such} are usual for masks")
+
+
+def test_folders_that_differ_only_in_numbers_are_noted_as_classes_of_images_with_masks(tmp_path):
+    names = [f"patient_{{}}/{place}/{number}.png" for place in ("images", "masks") for number in range(2)]
+    src = tree_of_masks(tmp_path / "src", *names)
+    report = wt.pack(src, tmp_path / "a", dry_run=True)
+    assert report.manifest.classes == tuple(f"patient_{number}" for number in range(4))
+    [note] = report.account.notes
+    assert "'patient_0', 'patient_1' are classes, and their names differ only in numbers: pass --column label=" in note
+    for kind in (None, "masks"):
+        report = wt.pack(src, tmp_path / "b", kind=kind, columns={"label": ""}, dry_run=True)
+        assert (report.manifest.classes, report.account.attached["field mask.png"]) == ((), 8)
+
+
+def test_a_split_without_masks_is_packed_without_them(tmp_path):
+    """Test sets have no masks, and may be larger than the training set, as in TGS Salt of Kaggle."""
+    names = [f"test/{one}/images/{letter}{{}}.png" for one in ("cat", "dog") for letter in "ab"]
+    train = [f"train/{one}/{place}/{{}}.png" for one in ("cat", "dog") for place in ("images", "masks")]
+    src = tree_of_masks(tmp_path / "src", *names, *train)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep", workers=1)
+    assert {name: (report.packed, report.manifest.fields.get("mask.png")) for name, report in reports.items()} == {
+        "test": (16, None), "train": (8, 8)
+    }  # fmt: skip
+    assert not any(report.skipped for report in reports.values())
+    assert {report.manifest.classes for report in reports.values()} == {("cat", "dog")}
+    assert "there are masks of 'train' only, and none of 'test'" in reports["test"].account.notes
+    (src / "test" / "dog" / "images" / "a0_mask.png").write_bytes((src / train[1].format(0)).read_bytes())
+    reports = wt.pack_splits(src, tmp_path / "again", split="folders", kind="masks", dry_run=True)
+    assert {name: report.account.packed for name, report in reports.items()} == {"test": 1, "train": 8}
 
 
 def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_path):

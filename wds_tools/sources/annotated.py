@@ -19,9 +19,10 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, name_of
-from wds_tools.sources import about_images, layouts, masks, voc
+from wds_tools.sources import about_images, folder_names, layouts, masks, voc
 from wds_tools.sources.annotations import Annotations, class_list, completed, renumbered, unpacked
 from wds_tools.sources.base import Collector, Record
+from wds_tools.sources.columns import LABEL
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
@@ -228,7 +229,7 @@ class Annotated(Layout):
             SourceError: Images in a separate folder have the names of described images, but no file: they may be masks.
                 Or names of files differ only in case.
         """
-        pairs, taken = masks.of_described(files.images.paths, files.folders, file_of, files.where)
+        pairs, taken = masks_of_described(files, file_of)
         images = [file for file in files.images if file.path not in taken]
         described = [file.path for file in images if file.path in file_of]
         folders = {posixpath.dirname(path) for path in described}
@@ -255,6 +256,33 @@ class Annotated(Layout):
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return files.why_not_packed(file.path)
+
+
+def masks_of_described(
+    files: Files, file_of: Mapping[str, object], listed: Set[str] = frozenset()
+) -> tuple[list[tuple[str, dict[str, str]]], set[str]]:
+    """Return the masks of images as `Pairs` has them, and all masks, if images are described by separate files.
+
+    Args:
+        files: All files.
+        file_of: Path of an image -> the file about it. A mask with such a file is an image if its image has none.
+        listed: Names of images. A file with such a name is a mask only of an image with the same name.
+    """
+    paths = files.images.paths
+    pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+    pairing.check(files.where)
+
+    def is_of(image: str, mask: str) -> bool:
+        name = posixpath.basename(mask)
+        is_listed = name in listed and name != posixpath.basename(image)
+        return not is_listed and file_of.get(mask) in (None, file_of.get(image))
+
+    masks_of = [
+        (image, {field: mask for field, mask in fields.items() if is_of(image, mask)})
+        for image, fields in pairing.pairs
+    ]
+    taken = {mask for _, fields in masks_of for mask in fields.values()} | pairing.rivals.keys()
+    return masks_of, taken | {path for path in pairing.unpaired if masks.is_mask(path) and path not in file_of}
 
 
 def _check_case(files: Files, file_of: Mapping[str, File], without: Sequence[str], file_kind: str) -> None:
@@ -380,6 +408,8 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask."""
         paths = files.images.paths
         pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+        of_other_splits = {*_in_splits_without_masks(pairing)}
+        pairing = pairing._replace(unpaired=[name for name in pairing.unpaired if name not in of_other_splits])
         is_most = len(pairing.pairs) >= max(1, len(pairing.unpaired))
         if is_most:
             pairing.check(files.where)
@@ -412,12 +442,19 @@ class Masks(Annotated):
         pairing = masks.pairs(paths)
         folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
         pairing = masks.pairs(paths, folders) if folders else pairing
-        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
         parts = files.named(pairing.pairs)
-        classes = masks.classes(parts, folders)
+        without = _in_splits_without_masks(pairing)
+        images = [*parts, *without]
+        is_unlabelled = self.options.columns.get(LABEL) == ""
+        classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
+        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
+        notes += filter(None, [folder_names.note_on_numbers({*classes.values()}, "folders")])
+        if without:
+            splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
+            notes.append(f"there are masks of {splits} only, and none of {others}")
         names, used = mask_classes(files)
         plan = {}
-        for split, members in _image_sets(files, [files.by_path[path] for path in parts], "Segmentation").items():
+        for split, members in _image_sets(files, [files.by_path[path] for path in images], "Segmentation").items():
             described = Described(Annotations(names), members.by_path, parts, [*used, *members.lists], "a pair")
             plan[split] = replace(described, classes=classes, notes=notes, missing=members.missing)
         return plan
@@ -426,6 +463,15 @@ class Masks(Annotated):
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image that is packed"
         return super()._why_skipped(files, file, split)
+
+
+def _in_splits_without_masks(pairing: masks.Pairs) -> list[str]:
+    """Return the images in folders of splits without any mask, as of a test set; none if some pairs are in no split."""
+    paired = {split_folder(image) for image, _ in pairing.pairs}
+    if not paired or "" in paired:
+        return []
+    with_masks = {"", *paired, *(split_folder(name) for name in pairing.unpaired if masks.is_mask(name))}
+    return [name for name in pairing.unpaired if split_folder(name) not in with_masks]
 
 
 def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) -> None:

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco
-from wds_tools.sources.annotated import LOOKED_AT, Annotated, Described
+from wds_tools.sources.annotated import LOOKED_AT, Annotated, Described, masks_of_described
 from wds_tools.sources.annotations import Annotations, notes_on_names
 from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import RowNames, file_stem, split_folder, split_in
-from wds_tools.sources.masks import of_described
 
 _WORDS = (b'"shapes"', b'"shape_attributes"', b'"coordinates"', b'"box2d"', b'"poly2d"')
 _ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -159,7 +158,7 @@ def _described(
     names = _listed(annotations)
     row_names = RowNames(files.images)
     listed = {posixpath.basename(coco.name_here(name)) for name in names}
-    pairs = [] if file_of else of_described(files.images.paths, files.folders, {}, files.where, listed)[0]
+    pairs = [] if file_of else masks_of_described(files, {}, listed)[0]
     of_images = {mask for _, fields in pairs for mask in fields.values()}
     image_names = RowNames(file for file in files.images if file.path not in of_images) if of_images else row_names
 

@@ -56,9 +56,23 @@ def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) 
     if are_splits or are_shard_folders(stems) or are_parts(stems):
         note = f"{shown} are parts and not classes, by their names: unpack each into a folder if they are classes"
         return [""] * len(stems), note
-    are_numbered = len({_NUMBER.sub("#", stem) for stem in stems}) == 1
-    note = f"{shown} are classes, and their names differ only in numbers: {_IF_PARTS}" if are_numbered else ""
-    return [f"{stem}/" for stem in stems], note
+    return [f"{stem}/" for stem in stems], note_on_numbers(stems, "archives")
+
+
+def note_on_numbers(names: Collection[str], kind: str) -> str:
+    """Return a note if folders or archives that are classes have names that differ only in numbers."""
+    shown = f"the {kind} {quoted(sorted(names)[:2])}"
+    is_noted = differ_in_numbers(names)
+    return f"{shown} are classes, and their names differ only in numbers: {_IF_PARTS}" if is_noted else ""
+
+
+def differ_in_numbers(names: Collection[str]) -> bool:
+    """Return whether several names have the same words, and different numbers.
+
+    >>> differ_in_numbers(["s1", "s12"]), differ_in_numbers(["a1", "b1"]), differ_in_numbers(["s1"])
+    (True, False, False)
+    """
+    return len({*names}) > 1 and len({_NUMBER.sub("#", name) for name in names}) == 1
 
 
 def are_parts(names: Collection[str]) -> bool:

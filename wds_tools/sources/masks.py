@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
+from wds_tools.sources.folder_names import differ_in_numbers
 from wds_tools.sources.layouts import file_stem, folder_of, is_image_name, is_split_name, split_in, stored_name
 from wds_tools.wording import counted
 
@@ -24,7 +25,9 @@ _MASK_FOLDERS = {
         ["segmentationclass", "gt", "gtfine", "gtcoarse", "ground_truth", "groundtruth", "ground truth", "trimaps"],
         "mask",
     ),
-    **dict.fromkeys(["ann_dir", "annotation_masks", "semantic", "1st_manual"], "mask"),  # ann_dir: MMSegmentation
+    **dict.fromkeys(
+        ["ann_dir", "lbl", "annotation_masks", "semantic", "1st_manual"], "mask"
+    ),  # ann_dir: MMSegmentation
     "depth": "depth",
     "colormaps": "color",  # BDD100K
     "segmentationobject": "instance",
@@ -32,7 +35,7 @@ _MASK_FOLDERS = {
     "panoptic": "panoptic",  # Mapillary Vistas
 }
 _MASK_WORD = re.compile(
-    r"(?<![a-z])(masks?|labels?(tr)?|annotations?|ann_dir|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth"
+    r"(?<![a-z])(masks?|labels?(tr)?|lbls?|annotations?|ann_dir|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth"
     r"|trimaps?)(?![a-z])"  # labelsTr: nnU-Net
 )
 _IMAGE_WORD = re.compile(r"(?<![a-z])(images?|imgs?)(tr|ts)?(?![a-z])")
@@ -221,9 +224,18 @@ def _by_first_words(
     masks_of: dict[str, dict[str, str]], rivals: dict[str, str], names: Set[str], folders: Folders
 ) -> set[str]:
     """Pair images and masks that have none by the words at the beginning of their names; return these."""
+    images, masks = _divided_by_first_words(sorted(names), folders)
+    paired = [(role, name) for role, name in masks if _take(masks_of, rivals, images.get(role.key, ()), role, name)]
+    return {image for role, name in paired for image in (name, *images[role.key])}
+
+
+def _divided_by_first_words(
+    names: Iterable[str], folders: Folders = _NO_FOLDERS
+) -> tuple[dict[tuple[str, ...], list[str]], list[tuple[_Role, str]]]:
+    """Return the images of each key, and the masks; words at the beginning of names are not part of keys."""
     images: dict[tuple[str, ...], list[str]] = {}
     masks: list[tuple[_Role, str]] = []
-    for name in sorted(names):
+    for name in names:
         role = _role(name, folders)
         word = _FIRST_WORD.match(role.key[-1])
         field = _FIRST_WORDS[word[1].lower()] if word and not name.lower().endswith(_JPEG) else ""
@@ -232,8 +244,7 @@ def _by_first_words(
             masks.append((role._replace(key=key, field=role.field or field), name))
         else:
             images.setdefault(key, []).append(name)
-    paired = [(role, name) for role, name in masks if _take(masks_of, rivals, images.get(role.key, ()), role, name)]
-    return {image for role, name in paired for image in (name, *images[role.key])}
+    return images, masks
 
 
 def _take(
@@ -246,39 +257,6 @@ def _take(
     if (mask := masks_of.setdefault(images[0], {}).setdefault(field, name)) != name:
         rivals[name] = mask
     return mask == name
-
-
-def of_described(
-    names: Iterable[str],
-    folders: Iterable[str],
-    file_of: Mapping[str, object],
-    where: str,
-    listed: Set[str] = frozenset(),
-) -> tuple[list[tuple[str, dict[str, str]]], set[str]]:
-    """Return the masks of images as `Pairs` has them, and all masks, if images are described by separate files.
-
-    Args:
-        names: Paths of images.
-        folders: Their folders, by `layouts.folder_of`.
-        file_of: Path of an image -> the file about it. A mask with such a file is an image if its image has none.
-        where: Name of the tree, for messages.
-        listed: Names of images. A file with such a name is a mask only of an image with the same name.
-    """
-    paths = list(names)
-    pairing = pairs(paths if may_have_masks(paths, folders) else ())
-    pairing.check(where)
-
-    def is_of(image: str, mask: str) -> bool:
-        name = posixpath.basename(mask)
-        is_listed = name in listed and name != posixpath.basename(image)
-        return not is_listed and file_of.get(mask) in (None, file_of.get(image))
-
-    masks_of = [
-        (image, {field: mask for field, mask in fields.items() if is_of(image, mask)})
-        for image, fields in pairing.pairs
-    ]
-    taken = {mask for _, fields in masks_of for mask in fields.values()} | pairing.rivals.keys()
-    return masks_of, taken | {path for path in pairing.unpaired if is_mask(path) and path not in file_of}
 
 
 def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
@@ -339,37 +317,50 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
         Nothing if the folders are not classes: some images have none, or all have the same.
     """
     images = list(images)
-    roles = {name: _role(name, folders).key for name in images}
-    are_samples = bool(images) and all(key[-1].lower() in _FIRST_WORDS for key in roles.values())  # 7/image.png
+    roles = {name: _role(name, folders) for name in images}
+    are_samples = (
+        bool(images)
+        and all(  # 7/image.png, 7/images/7.png
+            key[-1].lower() in _FIRST_WORDS or (folder and key[-1] in key[-2:-1]) for key, _, folder in roles.values()
+        )
+    )
     end = -2 if are_samples else -1  # each folder is a sample
-    kept = {name: [part for part in key[:end] if not is_split_name(part)] for name, key in roles.items()}
+    kept = {name: [part for part in role.key[:end] if not is_split_name(part)] for name, role in roles.items()}
     while kept and all(kept.values()) and len({parts[0] for parts in kept.values()}) == 1:
         kept = {name: parts[1:] for name, parts in kept.items()}
     if not all(kept.values()) or any(_CITIES in name for name in images):
         return {}
     class_of = {name: parts[0] for name, parts in kept.items()}
     names = set(class_of.values())
-    if _MANY < len(names) == len(images) or any(is_split_name(word) for name in names for word in _WORDS.split(name)):
+    is_each_alone = len(names) == len(images) and (len(names) > _MANY or differ_in_numbers(names))
+    if is_each_alone or any(is_split_name(word) for name in names for word in _WORDS.split(name)):
         return {}
     return class_of
 
 
 def note_on_names(names: Sequence[str]) -> list[str]:
-    """Return a note if some images, but not all, have names that end like names of masks, or that extend others.
+    """Return a note if some images, but not all, have names of masks, or names that extend others.
 
     >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
     ([], 1)
+    >>> len(note_on_names(["1.png", "img_1.png", "mask_1.png"])), note_on_names(["img_1.png", "mask_2.png"])
+    (1, [])
     >>> len(note_on_names(["1.jpg", "1_expert.png"])), note_on_names(["1.jpg", "1_2.jpg", "x_expert.png"])
     (1, [])
     """
     endings = Counter(end for text in _joined(names) for end in _ANY_ENDING.findall(text) if end not in _OTHER_ENDINGS)
+    count, such = endings.total(), f"that end in {quoted(endings)}"
     if not endings:
-        return _note_on_additions(names[:_EXTENDED])
-    if endings.total() == len(names):
+        images, masks = _divided_by_first_words(names if any(map(_ANY_FIRST_WORD.search, _joined(names))) else ())
+        of_images = [name for role, name in masks if role.key in images]
+        if not of_images:
+            return _note_on_additions(names[:_EXTENDED])
+        count, such = len(of_images), f"such as {of_images[0]!r}"
+    if count == len(names):
         return []
     note = (
-        f"{counted(endings.total(), 'file')} packed as images, although names that end in {quoted(endings)} are usual "
-        "for masks: put masks into a folder 'masks' next to a folder 'images'"
+        f"{counted(count, 'file')} packed as images, although names {such} are usual for masks: put masks into a "
+        "folder 'masks' next to a folder 'images'"
     )
     return [note]
 

@@ -129,7 +129,8 @@ SAME_NAME = (
     "or write a table with a row for each image"
 )
 NAMED = (
-    "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
+    "is named like a file about the images, which is not read: if it has labels, write them as CSV with a first line "
+    "such as path,label"
 )
 OF_CLASSES = ("has a name for each number", "is named like a list of classes")
 """How the reason of a file with class names begins."""

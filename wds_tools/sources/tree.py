@@ -428,7 +428,7 @@ class TreeSource(Source):
         self.kind = tree if layout in (None, ClassFolders.kind) else layout
         is_unlabelled = options is not None and options.columns == {LABEL: ""}
         if layout not in (None, _TABLE):
-            self.roles = (LABEL,) if is_unlabelled and layout == ClassFolders.kind else ()
+            self.roles = (LABEL,) if is_unlabelled and layout in (ClassFolders.kind, "masks") else ()
             self.reads_text = tree != "folder"  # the names of an archive
         super().__init__(shown_path(str(src)), options)
         self.tree = open_tree(src, tree, self.options.remote)
