@@ -767,6 +767,9 @@ def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
     (src / "data.yaml").write_text("nc: 3\n")
     assert classes_of(wt.pack(src, tmp_path / "out")).names == ("class_0", "class_1", "class_2")
+    assert classes_of(wt.pack(src, tmp_path / "named", classes=NAMES)).names == NAMES
+    with pytest.raises(LabelError, match=r"'class_0'.* not among the names that were given"):
+        wt.pack(src, tmp_path / "few", classes=NAMES[:2])
 
 
 def tree_of_masks(root, *names):

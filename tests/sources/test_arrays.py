@@ -17,6 +17,7 @@ import zarr
 from array_cases import CLASSES, N, Packed, encoded, grey, labels, packed, parts, refusal, rgb, ways_of
 
 import wds_tools as wt
+from wds_tools.errors import LabelError
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.detect import open_source
 
@@ -265,6 +266,25 @@ def test_labels_that_may_count_from_one_are_noted(tmp_path: Path, first: int, is
     for path in (tmp_path / "a.h5", tmp_path / "a.npz"):
         account = wt.pack(path, tmp_path / "dst", dry_run=True).account
         assert any("no sample has class 0, 'ant'" in note for note in account.notes) == is_noted
+
+
+@pytest.mark.parametrize("names", [["0", "2", "5"], ["1", "2", "3"]])
+def test_class_names_that_are_numbers_are_never_those_of_other_labels(tmp_path: Path, names: list[str]) -> None:
+    positions = np.arange(N) % 3
+    values, few = np.array(names, int)[positions], np.array(names, int)[positions % 2]
+    for numbers in (values, few, positions):  # by value, either, by position
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["images"], file["labels"], file.attrs["classes"] = rgb(), numbers, names
+        arrays = {"images": torch.tensor(rgb()), "labels": torch.tensor(numbers), "classes": names}
+        torch.save(arrays, tmp_path / "a.pt")
+        for path in (npz(tmp_path, arrays), tmp_path / "a.h5", tmp_path / "a.pt"):
+            if numbers is few:
+                with pytest.raises(LabelError, match=r"by its name, or '\d' by its position; pass --classes"):
+                    wt.pack(path, tmp_path / "either")
+                continue
+            found = packed(path, tmp_path / f"{path.suffix}{numbers is values}")
+            found.check(rgb(), numbers)
+            assert found.classes == (() if numbers is values else tuple(names))
 
 
 def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:

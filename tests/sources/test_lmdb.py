@@ -459,6 +459,8 @@ def test_keys_that_describe_the_database_have_class_names_or_labels(pack: Any, t
     assert (account.notes, account.skipped, account.given) == ([], {}, 6)
     src = write(tmp_path / "own", records | {"class_to_idx": pack({name: n for n, name in enumerate(NAMES)})})
     assert found(packed(src, tmp_path / "own_dst")) == NAMED
+    with pytest.raises(LabelError, match="label 2 can be the class '2' by its name, or '1' by its position"):
+        open_source(write(tmp_path / "numbers", records | {"classes": pack(["0", "2", "1"])})).scan()
     images = {f"{n:08}": DATA[n] for n in range(6)}
     for number, value in enumerate(({"labels": NAMES * 2}, {key: {"label": 1} for key in images})):
         src = write(tmp_path / f"labels{number}", images | {"__meta__": pack(value)})

@@ -186,6 +186,8 @@ def test_numbers_as_class_names(tmp_path: Path) -> None:
             "label 2, but there are only 2 class names, numbered from 0: name all",
         ),
         ([1, 2], {"class_names": ["cat", "dog"]}, "numbered from 0, and labels begin with 1: if they count from 1"),
+        ([0, 2], {"classes": np.array([0, 2, 5])}, "label 2 can be the class '2' by its name, or '5' by its position"),
+        ([1, 2], {"classes": ["1", "2", "3"]}, "label 1 can be the class '1' by its name, or '2' by its position"),
     ],
 )
 def test_class_names_that_contradict_each_other_or_the_labels_are_an_error(
@@ -203,9 +205,22 @@ def test_class_names_that_contradict_each_other_or_the_labels_are_an_error(
         ([0, 1, 0], {"names": ["ann", "bob", "cid", "dan"]}, (), "'names' has 4 values, which may name the classes"),
         (["cat", "dog"], {"names": ["ann", "bob", "cid"]}, ("cat", "dog"), "which may name the classes"),
         ([0, 1], {"classes": ["n01", "n02"], "class_names": ["ant", "bee"]}, ("n01", "n02"), "'class_names' has other"),
-        ([0, 1], {"class_map": {0: 1, 1: 0}}, (), "'class_map' .* is a dict, and not a list of names"),
+        ([0, 1], {"class_map": {0: 1, 1: 0}}, (), "'class_map' .* is a dict, and not a list with a name for each"),
         ([1, 2], {"class_names": ["ant", "bee", "cat"]}, ("ant", "bee", "cat"), "labels begin with 1"),
         ([1, 2], {"class_names": ["_background_", "bee", "cat"]}, ("_background_", "bee", "cat"), None),
+        ([0, 2, 5], {"classes": [0, 2, 5]}, (), "'classes' .* is a list, and not a list with a name for each"),
+        (["1", "3"], {"classes": ["1", "3"]}, (), "'classes' .* is a list"),
+        ([0, 2, 1], {"classes": ["1", "2", "10"]}, ("1", "2", "10"), None),
+        ([2, 1, 2], {"classes": [0, 1, 2, 5]}, ("0", "1", "2", "5"), None),
+        ([2, 1], {"class_to_idx": {"0": 0, "10": 1, "2": 2}, "classes": ["0", "10", "2"]}, ("0", "10", "2"), None),
+        ([0, 1, 0], {"names": ("img", "label")}, (), None),
+        ([0, 1], {"names": ["Photo", "label_id"], "classes": ["a", "b"]}, ("a", "b"), None),
+        ([0, 1, 0], {"label_names": ["label"]}, (), "'label_names' .* is a list"),
+        ([0, 1, 0], {"categories": ["train", "test", "val"]}, (), "'categories' .* is a list"),
+        ([0, 1, 1], {"categories": ["train", "car"]}, ("train", "car"), None),
+        ([0, 1, 1], {"names": ["x", "y"]}, ("x", "y"), None),
+        ([0, 1, 0], {"categories": ["cat", "dog", "cat"]}, (), "'categories' .* is a list"),
+        (["b", "a", "b"], {"classes": ["b", "a", "b"], "class_names": ["a", "b"]}, ("a", "b"), None),
     ],
 )
 def test_attributes_that_may_have_class_names_are_noted(
@@ -476,6 +491,7 @@ def test_a_pair_of_arrays_is_images_and_labels(tmp_path: Path) -> None:
     images = np.stack([np.full((8, 6, 3), colour(row), np.uint8) for row in range(COUNT)])
     assert names(packed((images, [NAMES[one] for one in CYCLE]), tmp_path / "names")) == list(NAMES) * 2
     assert numbers(packed((torch.from_numpy(images), np.array(CYCLE)), tmp_path / "numbers")) == CYCLE
+    assert numbers(packed(([*map(Image.fromarray, images)], CYCLE), tmp_path / "pil")) == CYCLE
 
 
 @pytest.mark.frameworks

@@ -55,6 +55,8 @@ class Yolo(Annotated):
         given = yolo.DataYaml(tuple(self.options.classes or ()), {}, None, {}, ())
         used, stated = _names(files) if self.matches(files) else ([], [(given, "--classes")])
         (first, data_yaml), *_ = stated
+        if not first.has_names and len(given.names) >= len(first.names):
+            first = first._replace(names=given.names)
         source = posixpath.basename(data_yaml)
         label_of = {path: files.by_path.get(yolo.label_path(path)) for path in files.images.paths}
         described = {path: label for path, label in label_of.items() if label is not None}
@@ -115,7 +117,8 @@ def _names(files: Files) -> tuple[list[File], list[tuple[yolo.DataYaml, str]]]:
         if len({(yaml.names, yaml.keypoints, str(yaml.attributes)) for yaml, _, _ in stated}) > 1:
             raise SourceError(
                 f"{files.where} has several files that can state the class names, "
-                f"{quoted(file.path for file in same)}: keep one"
+                f"{quoted(file.path for file in same)}: keep one if all label files have its numbers; otherwise "
+                "pack the folder of each separately, with the same --classes for all, and merge the results"
             )
         used = [file for _, _, of_one in stated for file in of_one]
         return [*used, *_others(files, stated[0][0].names, used)], [(yaml, path) for yaml, path, _ in stated]

@@ -22,7 +22,7 @@ from wds_tools.format.class_notes import notes_on_first
 from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
-from wds_tools.sources.class_file import MAYBE_LISTS, is_class_list, may_name_classes, names_in
+from wds_tools.sources.class_file import MAYBE_LISTS, are_labels, is_class_list, may_name_classes, names_in
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -479,8 +479,15 @@ class ArrayRoles:
             if not splits_in(part[1]) - splits_in(label):
                 self._take_classes(part[1], names)
                 self._names_in.append(part)
-        # numbers of a program that counts from 1 must not be taken as positions from 0
         numbers = self._numbers
+        lists = [name for name, role in self._used.items() if role == "class names"]
+        sources = [*lists, *(name for _, name in self._names_in)]
+        if are_labels(self.classes or (), numbers, self._where, sources, given=self._options.classes):
+            self.classes, self._names_in = None, []
+            for name in lists:
+                del self._used[name]
+                self._left_out[name] = "has the numbers of the classes, which the labels are"
+        # numbers of a program that counts from 1 must not be taken as positions from 0
         if self._contents.counts_from_one and self.classes and numbers and min(numbers) > 0:
             raise SourceError(
                 f"{self._where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: "

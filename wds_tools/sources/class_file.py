@@ -12,11 +12,13 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import MAX_CLASSES, quoted
 from wds_tools.sources.annotations import text_of
 from wds_tools.sources.base import import_optional
+from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.label_choice import names_by_number
+from wds_tools.sources.layouts import is_split_name
 
 _WORDS = """
     classes class_to_idx idx_to_class class_names classnames list_classes label_names labels_names category_names
@@ -29,6 +31,7 @@ CLASS_LISTS = tuple(_WORDS.split())
 MAYBE_LISTS = ("names",)
 """Names that may also stand for something else: such a value must have one name for each class."""
 
+_WITH_NUMBERS = re.compile("to|2|dict|map")  # of names such as class_to_idx, which state the number of each class
 _IN_ONE_WORD = frozenset(name.replace("_", "") for name in CLASS_LISTS)
 
 _MAX_BYTES = 1 << 26
@@ -86,10 +89,56 @@ def likely_names(value: Any) -> tuple[str, ...]:
 def names_in(value: Any) -> tuple[str, ...]:
     """Return the class names in a value or in JSON, see `numbered_names`; a number without a name is the name itself.
 
+    Names of splits, and usual names of columns, are not class names.
+
     >>> names_in({"cat": 1, "dog": 0}), names_in('{"0": "dog", "1": "cat"}'), names_in([7, 8]), names_in("dog")
     (('dog', 'cat'), ('dog', 'cat'), ('7', '8'), ())
+    >>> names_in(["image", "label"]), names_in(["train", "val"]), names_in(["x", "y"])
+    ((), (), ('x', 'y'))
     """
-    return names_by_number(numbered_names(_parsed(value)) or {}) or ()
+    names = names_by_number(numbered_names(_parsed(value)) or {}) or ()
+    columns, labels = {name.lower() for name in names}, usual_names(LABEL)
+    are_columns = columns <= (usual_names(IMAGE) | labels) - {"x", "y"} and not columns.isdisjoint(labels)
+    return () if are_columns or (len(names) > 1 and all(map(is_split_name, names))) else names
+
+
+def are_labels(
+    names: Sequence[str], labels: Iterable[float], where: str, sources: Iterable[str], *, given: Sequence[str] | None
+) -> bool:
+    """Return whether names that are whole numbers are the labels themselves, as in ``sorted(set(labels))``.
+
+    >>> are_labels(["1", "2", "3"], [1, 3], "a", ["classes"], given=None)
+    True
+    >>> are_labels(["1", "2", "3"], [0, 1, 2], "a", ["classes"], given=None)
+    False
+
+    Args:
+        names: Class names of the source.
+        labels: The labels that are numbers.
+        where: Name of the source, for messages.
+        sources: Attributes or entries that have the names.
+        given: The class names that the user gave.
+
+    Raises:
+        LabelError: They can also be the names of the labels by position, and no names are given.
+    """
+    values = [int(name) for name in names if name.isascii() and name.isdigit()]
+    different = {*labels}
+    if not different or not different <= {*values} or len(values) < len(names):
+        return False
+    numbers = sorted(map(int, different))
+    has_numbers = any(_WITH_NUMBERS.search(re.split("[/@]", name)[-1].lower()) for name in sources)
+    is_position = numbers[-1] < len(values)
+    other = next((number for number in numbers if is_position and values[number] != number), None)
+    if has_numbers or (is_position and other is None):
+        return False
+    if other is not None and not given:
+        raise LabelError(
+            f"{where} has whole numbers as class names ({quoted(names)}): label {other} can be the class "
+            f"{str(other)!r} by its name, or {names[other]!r} by its position; pass --classes (classes=) with a name "
+            "for each number from 0"
+        )
+    return True
 
 
 def _parsed(value: Any) -> Any:

@@ -29,7 +29,7 @@ from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.class_notes import notes_on_first
-from wds_tools.format.label import NONE, Label, parse, quoted
+from wds_tools.format.label import Label, parse, quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import (
     WINDOW_BYTES,
@@ -39,11 +39,11 @@ from wds_tools.sources.base import (
     SourceStoreError,
     is_system_error,
 )
-from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, may_name_classes, names_in
+from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, are_labels, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import class_lists_of
-from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.records import Item, RecordSource, attempt, different_labels
 from wds_tools.sources.values import Excluded, plain
 from wds_tools.wording import counted, one_line
 
@@ -117,22 +117,24 @@ class ObjectSource(RecordSource):
             if (remedy := may_name_classes(value))
         ]
         return notes + [
-            f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list of names: labels "
-            "have no class names, pass classes=[...]"
+            f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list with a name for "
+            "each class number: if labels are numbers, pass classes=[...]"
             for name, value in values.items()
             if value is not None and (callable(value) or not hasattr(value, "__len__") or len(value))
         ]
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
         """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
-        different = _different(labels.values())
+        different = different_labels(labels.values())
         maybe = next(iter(_class_lists(self._items, MAYBE_LISTS).values()), ())
         if not self._classes and _fit(maybe, different):
             self._classes = maybe
+        numbers = [label.number for label in different if label.number is not None]
+        same = [name for name, names in self._lists.items() if names == self._classes]
+        if are_labels(self._classes, numbers, f"the {self.name}", same, given=self.options.classes):
+            self._lists, self._classes = {}, ()
         if not self.options.classes:
-            self._notes = notes_on_first(
-                self._classes, [label.number for label in different if label.number is not None]
-            )
+            self._notes = notes_on_first(self._classes, numbers)
         targets: Any = getattr(self._items, "targets", None)
         is_list = hasattr(targets, "__getitem__") and hasattr(targets, "__len__")
         if not self._classes or not is_list or len(targets) != len(self._items):
@@ -235,11 +237,11 @@ def _undecoded(items: Any) -> Any:
 
 
 def _is_pair(items: Any) -> bool:
-    """Return whether an object is ``(X, y)``: an array of several images or a list of arrays, and their labels."""
+    """Return whether an object is ``(X, y)``: an array of several images or a list of images, and their labels."""
     if type(items) is not tuple or len(items) != 2 or not all(hasattr(part, "__len__") for part in items):
         return False
     images, labels = items
-    are_arrays = isinstance(images, list) and images and all(getattr(image, "ndim", 0) > 1 for image in images)
+    are_arrays = isinstance(images, list) and images and all(map(_is_image, images))
     is_pair = (are_arrays or getattr(images, "ndim", 0) >= 3) and getattr(labels, "ndim", 1) in (1, 2)
     is_pair = is_pair and not (are_arrays and any(getattr(label, "ndim", 0) for label in labels))
     if is_pair and getattr(images, "ndim", 4) > 3 and len(images) != len(labels):
@@ -248,6 +250,10 @@ def _is_pair(items: Any) -> bool:
             "allowed is one label per image: pass as many labels as images"
         )
     return is_pair and len(images) == len(labels)
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Image.Image) or getattr(value, "ndim", 0) > 1
 
 
 def stored_values(cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,7 +297,8 @@ def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]
     info = getattr(items, "info", None)  # MedMNIST has the names in its entry ``label``
     values = {name: getattr(items, name, None) for name in names}
     values |= {"info['label']": info.get("label")} if isinstance(info, Mapping) else {}
-    if lists := {name: listed for name, value in values.items() if (listed := names_in(value))}:
+    lists = {name: listed for name, value in values.items() if (listed := names_in(value))}
+    if lists := {name: listed for name, listed in lists.items() if not _are_of_items(listed, items)}:
         return lists
     if hasattr(items, "dataset") and hasattr(items, "indices"):
         return _class_lists(items.dataset, names)
@@ -308,12 +315,9 @@ def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]
     return {}
 
 
-def _different(labels: Iterable[Any]) -> set[Label]:
-    """Return the different labels of samples with one label; none if one of them is refused later."""
-    try:
-        return {parse(label) for label in labels if not isinstance(label, (list, tuple))} - {NONE}
-    except LabelError:
-        return set()
+def _are_of_items(names: tuple[str, ...], items: Any) -> bool:
+    """Return whether names are the class of each item: then a name occurs several times."""
+    return len({*names}) < len(names) == len(items)
 
 
 def _fit(names: tuple[str, ...], labels: Set[Label]) -> bool:

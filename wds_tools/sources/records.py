@@ -7,7 +7,7 @@ lost, and values of one name become the same kind of entry in all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import LabelError, SourceError
 from wds_tools.format import codecs, image_header
-from wds_tools.format.label import NONE, Label, quoted
+from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
 from wds_tools.sources.inputs import Input, field_bytes
@@ -56,6 +56,14 @@ class Item(NamedTuple):
     location: tuple[int, ...]
     values: Mapping[str, Any] | str
     group: int = -1
+
+
+def different_labels(labels: Iterable[Any]) -> set[Label]:
+    """Return the different labels of samples with one label; none if one of them is refused later."""
+    try:
+        return {parse(label) for label in labels if not isinstance(label, (list, tuple))} - {NONE}
+    except LabelError:
+        return set()
 
 
 def attempt(read: Callable[..., Mapping[str, Any]], *arguments: Any) -> Mapping[str, Any] | str:

@@ -39,6 +39,7 @@ class DataYaml(NamedTuple):
         keypoints: (number of points, numbers per point), None without key points.
         attributes: Further facts about key points, for the class list.
         parts: What becomes of each entry.
+        has_names: Whether it has names, not only how many classes there are.
     """
 
     names: tuple[str, ...]
@@ -46,6 +47,7 @@ class DataYaml(NamedTuple):
     keypoints: tuple[int, int] | None
     attributes: dict[str, Any]
     parts: tuple[Part, ...]
+    has_names: bool = True
 
 
 def parse_yaml(data: bytes, where: str) -> DataYaml:
@@ -73,7 +75,7 @@ def parse_yaml(data: bytes, where: str) -> DataYaml:
         for key in raw
     )
     keypoints = None if shape is None else _keypoint_shape(shape, where)
-    return DataYaml(tuple(names), splits, keypoints, attributes, parts)
+    return DataYaml(tuple(names), splits, keypoints, attributes, parts, "names" in raw)
 
 
 def _loaded(data: bytes, where: str) -> dict[str, Any]:
