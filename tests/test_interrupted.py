@@ -82,10 +82,10 @@ def cases(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, C
     """Return the commands. The datasets have one class each, so that both have label 0 in their shards."""
     folder = tmp_path_factory.mktemp("cases")
     for name in ("cat", "fig"):
-        (folder / "photos" / name / name).mkdir(parents=True)
+        (folder / "photos" / f"of-{name}" / name).mkdir(parents=True)
         for path in sorted((photos / name).glob("*.jpg"))[:3]:
-            shutil.copy(path, folder / "photos" / name / name)
-        wt.pack(folder / "photos" / name, folder / name, **PACK)
+            shutil.copy(path, folder / "photos" / f"of-{name}" / name)
+        wt.pack(folder / "photos" / f"of-{name}", folder / name, **PACK)
     captions = [{"key": f"{number:09d}", "caption": f"caption {number}"} for number in range(3)]
     (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in captions))
     cat, fig, both = str(folder / "cat"), str(folder / "fig"), str(folder / "merged")
@@ -93,7 +93,7 @@ def cases(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, C
     options = ["--shard-bytes=60kB", "--workers=1", "--images=keep"]
     words: dict[str, tuple[list[str], Path | None]] = {
         "merge": (["merge", cat, fig, "-o", "DST"], None),
-        "append": (["append", str(folder / "photos" / "fig"), "DST", *options], folder / "cat"),
+        "append": (["append", str(folder / "photos" / "of-fig"), "DST", *options], folder / "cat"),
         "reshard": (["reshard", both, "DST", *options], None),
         "add-fields": (["add-fields", "DST", "--from", str(folder / "captions.jsonl")], folder / "cat"),
     }

@@ -221,11 +221,11 @@ def test_a_folder_or_link_with_the_name_of_the_card_is_kept(photos: Path, tmp_pa
 def test_a_card_is_updated_until_a_user_edits_it(photos: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     for name in ("cat", "fig", "rocket"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).symlink_to(photos / name, target_is_directory=True)
+        (tmp_path / f"of-{name}").mkdir()
+        (tmp_path / f"of-{name}" / name).symlink_to(photos / name, target_is_directory=True)
     path = small / CARD_NAME
-    wt.pack(tmp_path / "cat", small, workers=1, images="keep")
-    wt.append(tmp_path / "fig", small, workers=1, images="keep")
+    wt.pack(tmp_path / "of-cat", small, workers=1, images="keep")
+    wt.append(tmp_path / "of-fig", small, workers=1, images="keep")
     assert front_of(path.read_bytes())["dataset_info"]["features"][1]["dtype"]["class_label"]["names"] == {
         "0": "cat",
         "1": "fig",
@@ -233,7 +233,7 @@ def test_a_card_is_updated_until_a_user_edits_it(photos: Path, tmp_path: Path) -
     assert wt.verify(small).strangers == []
     edited = path.read_text().replace("# 100 samples", "# My 100 samples")
     path.write_text(edited)
-    wt.append(tmp_path / "rocket", small, workers=1, images="keep")
+    wt.append(tmp_path / "of-rocket", small, workers=1, images="keep")
     assert path.read_text() == edited
 
 

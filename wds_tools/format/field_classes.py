@@ -52,7 +52,7 @@ class ClassList(NamedTuple):
                 f"{where} has the class names {quoted(missing)}, which are not among the names that were given "
                 f"({quoted(names)}): add them (--classes, classes=)"
             )
-        stated = dict(zip(self.names, self.attributes, strict=False))
+        stated = dict(zip(self.names, self.attributes, strict=True)) if self.attributes else {}
         return ClassList(tuple(names), (), tuple(stated.get(name, "{}") for name in names) if stated else ())
 
 
