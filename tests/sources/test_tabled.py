@@ -610,6 +610,7 @@ def test_images_are_not_packed_without_the_table_in_a_folder_next_to_theirs(tmp_
 def ids_of_others(path: Path) -> None:
     path.parent.mkdir()
     pd.DataFrame({"PassengerId": range(1, 10), "Survived": 1}).to_csv(path, index=False)
+    pd.DataFrame({"key": ["1", "x"], "label": 1}).to_csv(path.with_name("labels.csv"), index=False)
 
 
 OTHERS = {
@@ -628,7 +629,8 @@ OTHERS = {
 def test_what_else_is_above_a_folder_of_images_does_not_matter(name: str, tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("images/{}.png"))
     OTHERS[name](src)
-    assert wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.packed == COUNT
+    account = wt.pack(src / "images", tmp_path / "dst", dry_run=True).account
+    assert (account.packed, [note for note in account.notes if "titanic" in note]) == (COUNT, [])
 
 
 def test_class_names_that_pandas_wrote_as_bytes_are_names(tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ def names_most(path: str, data: bytes, names: RowNames, images: Sequence[File], 
     return ""
 
 
+def names_any(path: str, data: bytes, names: RowNames) -> bool:
+    """Return whether a table has the name of an image; numbers alone are not names."""
+    _, rows = _rows_in(path, data)
+    return any(names.has(value) and not _is_number(value) for row in rows for value in row.values())
+
+
 def lists_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return how the lines of a text have values for most images, named by more than numbers; otherwise nothing."""
     reason = "" if b"\0" in data[:HEAD] else _in_lines(path, data, names, images)

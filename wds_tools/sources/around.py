@@ -26,6 +26,7 @@ from wds_tools.sources.about_images import (
     candidates,
     elsewhere,
     lists_most,
+    names_any,
     names_most,
     of_class_names,
     says_labels,
@@ -202,7 +203,12 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
         if not file.path.lower().endswith(TABLES) and (reason := lists_most(file.path, data, names, images)):
             described[file.path] = About(reason)
     about_files = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
-    described = _that_say_labels(about_files) | described
+    described = {
+        path: relation
+        for path, relation in _that_say_labels(about_files).items()
+        # A table in a folder next to the images may be about something else.
+        if "/" not in path or not path.lower().endswith(TABLES) or names_any(path, _content(root / path), names)
+    } | described
     collector.account.notes += notes_on({str(root / path): relation for path, relation in described.items()})
     if probed:
         collector.account.notes += _notes_from_above(source, collector, root.resolve(), probed)
