@@ -799,6 +799,15 @@ def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
         wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
 
 
+def test_class_names_that_are_given_are_those_of_masks_if_there_are_no_labels(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "masks/{}.png")
+    report = wt.pack(src, tmp_path / "a", classes=["road", "car"], dry_run=True)
+    assert (report.manifest.classes, report.manifest.field_classes["mask.png"].names) == ((), ("road", "car"))
+    src = tree_of_masks(tmp_path / "classes", *(f"{one}/{place}/{{}}.png" for one in "ab" for place in ("img", "lbl")))
+    report = wt.pack(src, tmp_path / "b", classes=["b", "a"], dry_run=True)
+    assert (report.manifest.classes, report.manifest.field_classes) == (("b", "a"), {})
+
+
 @pytest.mark.parametrize(("kind", "ending"), [("yolo", "png"), ("labelme", "png"), ("coco", "png"), ("coco", "jpg")])
 def test_masks_next_to_label_files_are_fields_and_no_images(kind, ending, tmp_path):
     if kind == "yolo":

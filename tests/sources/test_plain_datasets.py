@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -659,6 +660,29 @@ def test_archives_of_imagenet_are_a_class_each(tmp_path: Path) -> None:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     check(Dataset(images), tmp_path / "src", tmp_path / "dst")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (("cat/1", "cat/2", "dog/1"), ("cat", "dog")),
+        (("cat/images", "dog/images"), ("cat", "dog")),
+        (("cat/siam", "dog/poodle"), ("cat", "dog")),
+        (("cat/00000", "dog/00000"), ("cat", "dog")),
+        (("a/cat", "a/dog"), ("cat", "dog")),
+        (("cat", "a/dog"), ("cat", "dog")),
+    ],
+)
+def test_archives_in_class_folders_have_the_class_of_their_folder(
+    names: Sequence[str], classes: Sequence[str], kind: str, tmp_path: Path
+) -> None:
+    for number, name in enumerate(names):
+        (tmp_path / "files" / name).mkdir(parents=True)
+        (tmp_path / "files" / name / f"{number}.png").write_bytes(image("1.png", number))
+        shutil.make_archive(str(tmp_path / "src" / name), kind, tmp_path / "files" / name)
+    images = {f"/{n}.png": next(part for part in name.split("/") if part in classes) for n, name in enumerate(names)}
+    check(Dataset(images, notes=("folders in it, such as",)), tmp_path / "src", tmp_path / "dst", all_notes=False)
 
 
 CLOTHES = ("T - shirt / top", "Trouser", "Pullover")

@@ -21,7 +21,6 @@ from wds_tools.errors import DestinationError, LabelError, SourceError, StoreErr
 from wds_tools.format.account import Account
 from wds_tools.format.label import quoted
 from wds_tools.format.manifest import Manifest, united_accounts
-from wds_tools.format.objects import CATEGORY_PATH
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
@@ -366,7 +365,7 @@ def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] 
     listings = list(listings)
     if classes and not any(listing.has_labels for listing in listings):
         lists = [listing.field_classes for listing in listings]
-        if any(CATEGORY_PATH in of_fields and of_fields[CATEGORY_PATH].names == tuple(classes) for of_fields in lists):
+        if any(listed.names == tuple(classes) for of_fields in lists for listed in of_fields.values()):
             return
         if any(lists):
             raise LabelError(

@@ -453,6 +453,7 @@ class Masks(Annotated):
             splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
             notes.append(f"there are masks of {splits} only, and none of {others}")
         names, used = mask_classes(files)
+        names = names or (() if classes else tuple(self.options.classes or ()))
         plan = {}
         for split, members in _image_sets(files, [files.by_path[path] for path in images], "Segmentation").items():
             described = Described(Annotations(names), members.by_path, parts, [*used, *members.lists], "a pair")

@@ -276,6 +276,8 @@ class Collector(Listing):
         if numbered.form.is_several:
             self.field_classes |= {LABELS: ClassList(tuple(classes))} if classes else {}
             classes = Classes()
+        elif not has_label.any() and any(listed.names == tuple(classes) for listed in self.field_classes.values()):
+            classes = Classes()  # those that were given are of objects or masks
         if not inputs:
             reason = f"; the first, {self.skipped[0].path!r}: {self.skipped[0].reason}" if self.skipped else ""
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")

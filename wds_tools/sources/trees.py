@@ -7,12 +7,13 @@ Each lists its files with their lengths, once, and reads them one at a time. Wha
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import struct
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, islice
@@ -297,6 +298,8 @@ class Archives(Tree):
     def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
         folders, note = folders_of_archives(stems, archives)
+        if above := self._folders_above(archives):
+            folders, note = [f"{place}/{folder}" for place, folder in zip(above, folders, strict=True)], ""
         self.notes += (note,) if note and self.have_labels else ()
         names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
         same = with_same(names, str) if len(archives) > 1 else {}
@@ -316,6 +319,15 @@ class Archives(Tree):
             self.notes += (f"{counted(len(images), 'path')} in several archives, such as {first!r}: all are packed",)
         for folder, files in zip(folders, archives, strict=True):
             yield [file._replace(path=folder + name) for name, file in files.items()]
+
+    def _folders_above(self, archives: Sequence[Iterable[str]]) -> list[str]:
+        """Return the folder that has each archive, if they are in several folders and their images are in none."""
+        are_flat = not any("/" in name for archive in archives for name in archive if is_image_name(name))
+        places = [posixpath.dirname(path.url if isinstance(path, RemoteFile) else str(path)) for path in self.paths]
+        if not are_flat or len({*places}) < 2:
+            return []
+        above = [posixpath.relpath(place, posixpath.commonpath(places)) for place in places]
+        return [] if "." in above else above
 
 
 class TarTree(Archives):
