@@ -241,10 +241,44 @@ def test_names_of_attributes_are_those_of_lists_of_0_and_1() -> None:
 
 def test_labels_that_a_target_transform_has_changed_do_not_get_the_names_of_targets(tmp_path: Path) -> None:
     items = Images([2, 0, 1, 2, 0, 1], targets=torch.tensor(CYCLE), classes=list(NAMES))
-    with pytest.raises(LabelError, match=r"item 0 .* has label 2, and its attribute 'targets' has 0.*pass classes="):
+    with pytest.raises(LabelError, match=r"item 0 .* has label 2, and its dataset has 0 as its target.*pass classes="):
         scan(items)
     found = packed(items, tmp_path / "dst", classes=["a", "b", "c"])
     assert names(found) == ["c", "a", "b"] * 2
+
+
+class Transformed(torch.utils.data.Dataset):
+    """A dataset with private labels, as torchvision's Food101 has them."""
+
+    def __init__(self, attribute: str) -> None:
+        self.classes, self.attribute = list(NAMES), attribute
+        self.target_transform: Any = None
+        self.__dict__[attribute] = CYCLE
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+        label = self.__dict__[self.attribute][row]
+        return Image.open(io.BytesIO(png(row))), self.target_transform(label) if self.target_transform else label
+
+
+def test_a_target_transform_is_noticed_in_parts_and_with_other_attributes(
+    folders: torchvision.datasets.ImageFolder,
+) -> None:
+    for dataset in (folders, Transformed("labels"), Transformed("_labels"), Transformed("hidden")):
+        part = torch.utils.data.Subset(torch.utils.data.ConcatDataset([dataset, dataset]), [5, 6])
+        functions = (None, NAMES.__getitem__, int, torch.eye(3).__getitem__, lambda label: 2 - label)
+        for number, function in enumerate(functions):
+            dataset.target_transform = function
+            is_right = number < (2 if hasattr(dataset, "hidden") else 4)
+            for items in (dataset, part):
+                if is_right:
+                    assert scan(items).label_classes == NAMES
+                    continue
+                with pytest.raises(LabelError, match=r"target_transform.* pass classes="):
+                    scan(items)
+                assert scan(items, classes=["a", "b", "c"]).classes == ("a", "b", "c")
 
 
 # Labels

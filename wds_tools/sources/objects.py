@@ -13,7 +13,7 @@ positions. While it is listed, its state is kept every `WINDOW_BYTES`, so that t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from functools import cached_property
@@ -124,7 +124,7 @@ class ObjectSource(RecordSource):
         ]
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
-        """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
+        """Return the class names of the object, unless its attributes show that labels mean others."""
         different = different_labels(labels.values())
         maybe = next(iter(_class_lists(self._items, MAYBE_LISTS).values()), ())
         if not self._classes and _fit(maybe, different):
@@ -135,20 +135,27 @@ class ObjectSource(RecordSource):
             self._lists, self._classes = {}, ()
         if not self.options.classes:
             self._notes = notes_on_first(self._classes, numbers)
-        targets: Any = getattr(self._items, "targets", None)
-        is_list = hasattr(targets, "__getitem__") and hasattr(targets, "__len__")
-        if not self._classes or not is_list or len(targets) != len(self._items):
+        targets, is_transformed = _targets_of(self._items)
+        if not self._classes or (targets is None and not is_transformed):
             return self._classes or None
-        for index, label in labels.items():
-            target = plain(targets[index])
-            if isinstance(target, np.ndarray) or parse(target).number in (None, parse(label).number):
+        by_index = {index: number for index, label in labels.items() if (number := _number_of(label)) is not None}
+        if by_index and targets is None:
+            if self.options.classes:
+                return None
+            raise LabelError(
+                f"the {self.name} has a target_transform, so its class names may not be those of the labels: pass "
+                "classes=[...]"
+            )
+        for index, class_number in by_index.items():
+            target = plain(targets[index]) if targets is not None else None
+            if isinstance(target, np.ndarray) or parse(target).number in (None, class_number):
                 continue
             if self.options.classes:
                 return None
             raise LabelError(
-                f"item {index} of the {self.name} has label {label!r}, and its attribute 'targets' has "
-                f"{parse(target).number}, as with a target_transform: the class names of the object are not those of "
-                "the labels, pass classes=[...]"
+                f"item {index} of the {self.name} has label {class_number}, and its dataset has "
+                f"{parse(target).number} as its target, as with a target_transform: the class names of the object are "
+                "not those of the labels, pass classes=[...]"
             )
         return self._classes
 
@@ -318,6 +325,38 @@ def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]
 def _are_of_items(names: tuple[str, ...], items: Any) -> bool:
     """Return whether names are the class of each item: then a name occurs several times."""
     return len({*names}) < len(names) == len(items)
+
+
+def _number_of(label: Any) -> int | None:
+    """Return the class number that a label is, also as a list with a single 1; None for names and several labels."""
+    if not isinstance(label, (list, tuple)):
+        return parse(label).number
+    return label.index(1) if len(label) > 1 and label.count(1) == 1 and {*label} == {0, 1} else None
+
+
+def _targets_of(items: Any) -> tuple[Sequence[Any] | None, bool]:
+    """Return the labels that class names belong to, if an attribute has them, and whether a function changes them.
+
+    They are of the dataset that has the class names, see `_class_lists`. Only ``targets`` are compared without a
+    ``target_transform``: other attributes may have other labels.
+    """
+    is_transformed = getattr(items, "target_transform", None) is not None
+    for name in ("targets", "labels", "_labels", "y") if is_transformed else ("targets",):
+        values: Any = getattr(items, name, None)
+        if hasattr(values, "__getitem__") and hasattr(values, "__len__") and len(values) == len(items):
+            return values, is_transformed
+    if is_transformed or any(names_in(getattr(items, name, None)) for name in (*CLASS_LISTS, *MAYBE_LISTS)):
+        return None, is_transformed
+    if hasattr(items, "dataset") and hasattr(items, "indices"):
+        values, is_transformed = _targets_of(items.dataset)
+        return None if values is None else [values[int(index)] for index in items.indices], is_transformed
+    parts = getattr(items, "datasets", None)
+    if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
+        found = [_targets_of(part) for part in parts]
+        lists = [values for values, _ in found if values is not None]
+        is_transformed = any(is_changed for _, is_changed in found)
+        return None if len(lists) < len(found) else [target for values in lists for target in values], is_transformed
+    return None, False
 
 
 def _fit(names: tuple[str, ...], labels: Set[Label]) -> bool:
