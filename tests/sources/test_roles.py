@@ -236,10 +236,17 @@ def test_columns_of_0_and_1_are_not_the_label_if_a_row_has_none_or_another_colum
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "lmdb", "table"])
-def test_two_columns_of_0_and_1_next_to_names_are_an_error(kind: str, tmp_path: Path) -> None:
-    two = {"left": HOT["owl"], "right": [1 - one for one in HOT["owl"]], "kind": BREEDS}
-    with pytest.raises(SourceError, match=r"could be the label: 'kind' \(owl.*'left' .*remove 'kind' if the"):
-        scan(kind, two, tmp_path)
+def test_columns_of_0_and_1_next_to_names_are_an_error(kind: str, tmp_path: Path) -> None:
+    two = {"left": HOT["owl"], "right": [1 - one for one in HOT["owl"]]}
+    three = {f"fold_{number}": values for number, values in enumerate(HOT.values())}
+    for columns, first in ((two, "left"), (three, "fold_0")):
+        (tmp_path / first).mkdir()
+        remedy = f"--label kind .* or pass --classes .classes=. with {str([*columns])[1:-1]} if these"
+        with pytest.raises(SourceError, match=rf"could be the label: 'kind' \(owl.*'{first}' .*{remedy}"):
+            scan(kind, {**columns, "kind": BREEDS}, tmp_path / first)
+    (tmp_path / "others").mkdir()
+    others = {"patient": [f"p{row}" for row in range(COUNT)], "subset": ["train", "val", "test"] * (COUNT // 3)}
+    assert scan(kind, {**HOT, **others}, tmp_path / "others").classes == tuple(HOT)
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "parquet", "table"])

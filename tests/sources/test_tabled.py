@@ -1117,8 +1117,9 @@ def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
     flags = {name: [int(row % len(NAMES) == number) for row in range(COUNT)] for number, name in enumerate(NAMES)}
     further = {"sex": ["m", "f"] * (COUNT // 2), "site": [0, 2] * (COUNT // 2)}
     pd.DataFrame({"image": names_of("{}.png"), **flags, **further}).to_csv(src / "truth.csv", index=False)
-    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
-    assert report.manifest.classes == NAMES
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep", classes=NAMES[::-1])
+    assert report.manifest.classes == NAMES[::-1]
+    assert [int(by_path(tmp_path / "dst")[f"{row}.png"]["cls"]) for row in range(3)] == [2, 1, 0]
     [note] = report.manifest.account.notes
     assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")
 

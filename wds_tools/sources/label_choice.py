@@ -123,11 +123,19 @@ def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> 
 
 
 def check_only_label(where: str, hot: Sequence[str], texts: Mapping[str, Sequence[Any] | None], part: str) -> None:
-    """Check that no column next to two columns of 0 and 1 has texts that recur, as class names do."""
-    text_columns = {name: some_of(values) for name, values in texts.items() if values and could_be_classes(values)}
-    if text_columns and len(hot) == 2:
-        remedy = f"; or remove {', '.join(map(repr, text_columns))} if the classes are {quoted(hot)}"
+    """Check that no column next to columns of 0 and 1 has texts that recur, as class names do."""
+    text_columns = {
+        name: some_of(values)
+        for name, values in texts.items()
+        if hot and values and could_be_classes(values) and not (_are_flags(values) or _are_splits(name, values))
+    }
+    if text_columns:
+        remedy = f"; or pass --classes (classes=) with {quoted(hot)} if these are the classes"
         raise ambiguous(LABEL, where, {**text_columns, **dict.fromkeys(hot, "0, 1")}, part, remedy)
+
+
+def _are_splits(name: str, values: Sequence[Any]) -> bool:
+    return bool(split_in(name)) or all(map(is_split_name, {value for value in values if value}))
 
 
 class LabelColumns:

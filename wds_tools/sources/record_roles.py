@@ -432,10 +432,11 @@ class Names:
         """Return the names that have 0 or 1 for each class."""
         source = self.source
         if source.has_classes or self.hot is not None:
-            return self.hot if self.hot and any(map(self.flags.of, self.hot)) else ()
-        flags = Flags({name: codes for name, codes in self.flags.items() if name != image})
-        hot = one_hot([(flags, self.total)], is_stated=source.states_classes)
-        if not source.states_classes:
+            hot = self.hot if self.hot and any(map(self.flags.of, self.hot)) else ()
+        else:
+            flags = Flags({name: codes for name, codes in self.flags.items() if name != image})
+            hot = one_hot([(flags, self.total)], is_stated=source.states_classes)
+        if not source.states_classes and not {*hot} <= {*(source.options.classes or ())}:
             check_only_label(source.name, hot, {**self.labels, **self.texts}, source.part)
         return hot
 
