@@ -162,6 +162,31 @@ def test_files_next_to_a_split_are_not_mixed_with_it(
     assert {split: len(source.scan().inputs) for split, source in open_splits(src).items()} == {"train": 4, other: 2}
 
 
+def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path, six: list[Photo]) -> None:
+    several = {
+        "train val val_blurred": {"train", "val", "val_blurred"},
+        "train test test2 extra": {"train", "test", "test2", "extra"},
+        "train-0 train-1 train_extra-0 train_extra-1 val": {"train": 2, "train_extra": 2, "val": 1},
+        "test-00000-of-00001 test_ood-00000-of-00001 train-00000-of-00001": {"test", "test_ood", "train"},
+        "train_10k train_100k val": {"train_10k", "train_100k", "val"},
+        "train valid_seen valid_unseen unlabeled": {"train", "valid_seen", "valid_unseen", "unlabeled"},
+        "train.clean train.other val": {"train.clean", "train.other", "val"},
+        "default/train/0 default/test/0 default/extra/0": {"train", "test", "extra"},
+        "train/0000 test/test-0 test_ood/test-0 test_ood/test-1": {"train": 1, "test": 1, "test_ood": 2},
+        # names with numbers of parts or of years only
+        "mnist-train mnist-test": {"train", "test"},
+        "train_part1 train_part2 val": {"train": 2, "val": 1},
+        "train2017-0 train2017-1 val2017-0": {"train": 2, "val": 1},
+    }
+    for number, (names, counts) in enumerate(several.items()):
+        extension = [*WRITERS][number % len(WRITERS)]
+        src = fill(tmp_path / str(number), dict.fromkeys(names.split(), six[:1]), extension)
+        with pytest.raises(SourceError, match=r"contains several splits .*--split folders"):
+            account_of(src)
+        expected = counts if isinstance(counts, dict) else dict.fromkeys(counts, 1)
+        assert {split: len(source.scan().inputs) for split, source in open_splits(src).items()} == expected
+
+
 @every_format
 @pytest.mark.parametrize("names", [("train-0", "train-1"), ("training_a", "training_b"), ("my_dev_box", "b")])
 def test_parts_of_one_split_are_packed_together(

@@ -189,7 +189,9 @@ def test_a_class_may_be_named_train_among_others(tmp_path: Path, photos: list[Ph
     assert pack(src, tmp_path / "dst")[1].manifest.classes == ("bus", "car", "train")
 
 
-@pytest.mark.parametrize(("above", "stray"), [("", "cover.jpg"), ("data/", "docs/fig.jpg")])
+@pytest.mark.parametrize(
+    ("above", "stray"), [("", "cover.jpg"), ("data/", "docs/fig.jpg"), ("data/", "docs/img/fig.jpg")]
+)
 @pytest.mark.parametrize("name", ["cat/", ""])
 def test_stray_images_next_to_splits_are_skipped_and_listed(
     tmp_path: Path, photos: list[Photo], above: str, stray: str, name: str
@@ -199,6 +201,9 @@ def test_stray_images_next_to_splits_are_skipped_and_listed(
     reports = wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
     assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [(stray, "is outside the class folders")]
     assert not reports["val"].skipped
+    assert {split: report.manifest.classes for split, report in reports.items()} == dict.fromkeys(
+        ("train", "val"), ("cat",) if name else ()
+    )
     samples = [sample for report in reports.values() for sample in (report.preview or pytest.fail("none")).samples]
     assert {sample.problem for sample in samples} == {""}
 

@@ -205,13 +205,7 @@ def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
 
     ``root`` is empty if the user gave a pattern, ``given``. Names are paths below it.
     """
-    by_split: dict[str, list[str]] = {}
-    for name in names:
-        if match := SPLIT_FILE.match(posixpath.basename(name) if given else _name_with_split(name)):
-            by_split.setdefault(match[1].lower(), []).append(name)
-    are_known = len(by_split) > 1
-    if not are_known:
-        by_split = _parts_next_to_a_split(names, given=given)
+    by_split, are_known = _by_split(names, given=given)
     splits = sorted(by_split)
     archives = [name for name in names if name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))]
     described = next((name for name in archives if ANNOTATIONS.match(posixpath.basename(name))), None)
@@ -247,10 +241,16 @@ def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
         return folder
     first, extensions = posixpath.basename(members[0]), {posixpath.splitext(name)[1] for name in members}
     match = SPLIT_FILE.match(first)  # as in mnist-train.tfrecord-00000-of-00002
-    start = first[: match.end(1) if match else len(split)]
-    pattern = posixpath.join(folder, f"{start}*{extensions.pop() if len(extensions) == 1 else ''}")
-    matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
-    return pattern if start.lower().endswith(split.lower()) and sorted(matched) == sorted(members) else ""
+    extension = extensions.pop() if len(extensions) == 1 else ""
+    for start in (
+        first[: match.end(1) if match else len(split)],
+        posixpath.commonprefix([*map(posixpath.basename, members)]),
+    ):
+        pattern = posixpath.join(folder, first if start == first else f"{start}*{extension}")
+        matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
+        if start and sorted(matched) == sorted(members):
+            return pattern
+    return ""
 
 
 def _name_with_split(name: str) -> str:
@@ -259,22 +259,48 @@ def _name_with_split(name: str) -> str:
     return next(filter(is_split_name, (folder.rpartition("=")[2] for folder in folders)), last)
 
 
-def _parts_next_to_a_split(names: Sequence[str], *, given: str) -> dict[str, list[str]]:
-    """Return files by the part of their names that is a split in one of them; empty without such a name.
+def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]], bool]:
+    """Return files by split, and whether several are named like splits; none if no split is next to another part.
 
-    Numbers at the end of a name are numbers of parts.
+    Files whose names differ after the word for the split, such as ``test_ood.tar`` and ``test.tar``, are splits of
+    their own. Numbers at the end of a name are numbers of parts, unless another name differs only in having none.
     """
     split_paths = [name.split("/") for name in names]
     levels = (i for parts in split_paths for i, part in enumerate(parts[:-1]) if is_split_name(_value(part)))
     level = -1 if given else next(levels, -1)
-    by_part: defaultdict[str, list[str]] = defaultdict(list)
+    rests = {}  # name -> word for the split, what follows it, and the same without numbers of parts
+    others: defaultdict[str, list[str]] = defaultdict(list)
     is_split = False
     for name, parts in zip(names, split_paths, strict=True):
-        is_folder = 0 <= level < len(parts) - 1
-        part = _value(parts[level]) if is_folder else NUMBERS.without(parts[-1].partition(".")[0])
-        is_split |= is_split_name(part)
-        by_part[match[1].lower() if not is_folder and (match := SPLIT_FILE.match(part)) else part].append(name)
-    return dict(by_part) if is_split else {}
+        named = parts[-1] if given else _name_with_split(name)
+        if named == parts[-1] and 0 <= level < len(parts) - 1:
+            named = _value(parts[level])
+        is_file = named == parts[-1]
+        part = NUMBERS.without(named.partition(".")[0]) if is_file else named
+        is_split |= is_split_name(part) and (is_file or part in map(_value, parts))
+        if (match := SPLIT_FILE.match(named)) and (is_file or is_split_name(named)):
+            rest = "" if given else COPY.without(FINGERPRINT.without(named[match.end(1) :]))
+            bare = ".".join(map(NUMBERS.without, rest.split("."))) if is_file else rest
+            rests[name] = match[1].lower(), rest, bare
+        else:
+            others[part].append(name)
+    words = {word for word, _, _ in rests.values()}
+    if len(words) < 2 and (not is_split or len(words) + len(others) < 2):
+        return {}, False
+    if given and len(words) > 1:
+        others.clear()
+    exact = {(word, rest) for word, rest, _ in rests.values()}
+    by_rest: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, (word, rest, bare) in rests.items():
+        by_rest[word, rest if (word, bare) in exact else bare].append(name)
+    counts = Counter(word for word, _ in by_rest)
+    end = posixpath.commonprefix([rest[::-1] for _, rest in by_rest]).rpartition(".")  # as all have it, reversed
+    most = len("".join(end[:2]))
+    by_split = {
+        word if counts[word] == 1 else word + rest[: len(rest) - most]: members
+        for (word, rest), members in by_rest.items()
+    }
+    return {**others, **by_split}, len(words) > 1
 
 
 def _value(folder: str) -> str:

@@ -212,12 +212,14 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
     """
     counts = {tuple(folder.split("/")[:-1]): count for folder, count in folders.items() if folder}
-    images = sum(counts.values())
     for level in range(min(MAX_LEVEL, max(map(len, counts), default=0))):
         there = {folder: count for folder, count in counts.items() if len(folder) > level}
         names = sorted({folder[level] for folder in there})
         splits = names if _are_splits(names) else list(filter(is_split_name, names))
-        share = sum(there.values()) / images
+        if len(splits) > 1 and len(above := {folder[:level] for folder in there if folder[level] in splits}) == 1:
+            there = {folder: count for folder, count in there.items() if folder[:level] in above}  # not docs/img
+            names = sorted({folder[level] for folder in there})
+        share = sum(there.values()) / sum(counts.values())
         is_divided = len(splits) > 1 or _are_parts(names, there, level)
         if (splits == names and share == 1) or (is_divided and share > _MOST):
             above = {folder[:level] for folder in there}
