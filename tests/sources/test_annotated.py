@@ -783,7 +783,7 @@ def tree_of_masks(root, *names):
 
 
 def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
-    src = tree_of_masks(tmp_path / "src", "train/photo_{}.jpg", "valid/photo_{}.jpg")
+    src = tree_of_masks(tmp_path / "src", "train/{}.jpg", "valid/{}.jpg")  # with names as in the first column
     for photo in src.glob("*/*.jpg"):
         Image.new("L", (16, 12), 2).save(photo.with_name(f"{photo.stem}_mask.png"))
         (photo.parent / "_classes.csv").write_text("Pixel Value, Class\n0, background\n1, cat\n2, dog\n")
