@@ -474,11 +474,22 @@ def test_boxes_that_are_fractions_are_refused(tmp_path):
         wt.pack(src, tmp_path / "dst", workers=1)
 
 
-def test_splits_with_other_categories_are_refused(src, tmp_path):
+def test_splits_with_other_categories_need_the_names_of_all(src, tmp_path):
+    photo_2 = [{"id": 2, "file_name": "photo_2.jpg", "width": 64, "height": 48}]
+    objects = [{"id": number, "image_id": 2, "category_id": number, "bbox": [4, 8, 20, 16]} for number in (3, 5)]
+    categories = [{"id": 3, "name": "dog"}, {"id": 5, "name": "cat"}]
+    shutil.copy(src / "images" / "photo_1.jpg", src / "images" / "photo_2.jpg")
     (src / "train.json").write_text(coco_file())
-    (src / "val.json").write_text(coco_file(categories=[{"id": 3, "name": "dog"}]))
-    with pytest.raises(SourceError, match=r"train\.json and val\.json have different categories"):
-        wt.pack_splits(src, tmp_path / "out", split="folders")
+    (src / "val.json").write_text(coco_file(images=photo_2, annotations=objects, categories=categories))
+    for classes in (None, ["dog", "fig"]):
+        with pytest.raises(SourceError, match=r"train\.json and val\.json have different categories.*--classes"):
+            wt.pack_splits(src, tmp_path / "out", split="folders", classes=classes)
+    classes = ["fig", "cat", "dog"]
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", classes=classes, images="keep", workers=1)
+    for split, numbers in (("train", [1]), ("val", [2, 1])):
+        assert classes_of(reports[split]).names == ("fig", "cat", "dog")
+        [sample] = json_of(tmp_path / "out" / split).values()
+        assert [one["category"] for one in sample["objects"]] == numbers
 
 
 def test_a_layout_that_the_files_do_not_have_is_refused_with_what_it_needs(src, tmp_path):

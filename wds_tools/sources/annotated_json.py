@@ -63,10 +63,10 @@ class Coco(Annotated):
         plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
         lists = {(part.annotations.ids, part.annotations.names): part.used[0].path for part in plan.values()}
         lists.pop(((), ()), None)
-        if len(lists) > 1:
+        if len(lists) > 1 and not {name for _, names in lists for name in names} <= {*(self.options.classes or ())}:
             raise SourceError(
                 f"{' and '.join(list(lists.values())[:2])} have different categories, so a class number would mean "
-                "different things: make the lists equal, or pack them separately"
+                "different things: pass the names of all with --classes (classes=), or make the lists equal"
             )
         return plan
 

@@ -315,8 +315,9 @@ def _class_lists(items: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]
         for lists in others:
             if (ours := [*first.values()][:1]) != (theirs := [*lists.values()][:1]):
                 raise LabelError(
-                    f"the {type(items).__name__} has datasets with different classes ({quoted(*ours or [()])}; "
-                    f"{quoted(*theirs or [()])}), whose numbers differ: pack them one at a time, and merge the results"
+                    f"the {type(items).__name__} has datasets with different classes "
+                    f"({'; '.join(quoted(*lists) if lists else 'none' for lists in (ours, theirs))}), whose numbers "
+                    "differ: pack them one at a time, and merge the results"
                 )
         return first
     return {}
