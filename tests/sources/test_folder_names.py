@@ -60,7 +60,16 @@ def test_shards_of_webdataset_with_only_images_have_no_labels(tmp_path: Path, ph
 
 
 @pytest.mark.parametrize(
-    "names", [("class_0", "class_1"), ("0", "1", "10"), ("room1", "room2"), ("2CV", "4CV"), ("cat-001", "cat-002")]
+    "names",
+    [
+        ("class_0", "class_1"),
+        ("0", "1", "10"),
+        ("room1", "room2"),
+        ("2CV", "4CV"),
+        ("cat-001", "cat-002"),
+        ("cat1", "cat2", "dog_1"),
+        ("cat", "cat_2", "dog"),
+    ],
 )
 def test_archives_whose_names_differ_only_in_numbers_are_classes_with_a_note(
     tmp_path: Path, photos: list[Photo], names: tuple[str, ...]

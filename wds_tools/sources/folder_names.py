@@ -28,6 +28,7 @@ from wds_tools.wording import counted
 _LOOKED_AT = 1000  # names of images
 _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 _NUMBER = re.compile(r"(?<!\d)\d{1,3}(?!\d)")
+_NUMBERS_AT_END = re.compile(r"[-_. ]*#+$")
 _IF_PARTS = "pass --column label= (columns={'label': ''}) to pack without labels if they are parts"
 
 
@@ -56,14 +57,19 @@ def folders_of_archives(stems: Sequence[str], paths: Sequence[Collection[str]]) 
     if are_splits or are_shard_folders(stems) or are_parts(stems):
         note = f"{shown} are parts and not classes, by their names: unpack each into a folder if they are classes"
         return [""] * len(stems), note
-    return [f"{stem}/" for stem in stems], note_on_numbers(stems, "archives")
+    note = note_on_numbers(stems, "archives")
+    return [f"{stem}/" for stem in stems], note and f"{note}, or move those of one class into a folder with its name"
 
 
 def note_on_numbers(names: Collection[str], kind: str) -> str:
-    """Return a note if folders or archives that are classes have names that differ only in numbers."""
-    shown = f"the {kind} {quoted(sorted(names)[:2])}"
-    is_noted = differ_in_numbers(names)
-    return f"{shown} are classes, and their names differ only in numbers: {_IF_PARTS}" if is_noted else ""
+    """Return a note if some folders or archives that are classes have names that differ only in numbers.
+
+    >>> note_on_numbers(["cat", "cat2", "dog"], "archives")[:70]
+    "the archives 'cat', 'cat2' are classes, and their names differ only in"
+    """
+    same = with_same(sorted(names), lambda name: _NUMBERS_AT_END.sub("", _NUMBER.sub("#", name)))
+    alike = next((sorted({*group})[:2] for group in same.values() if len({*group}) > 1), [])
+    return f"the {kind} {quoted(alike)} are classes, and their names differ only in numbers: {_IF_PARTS}" * bool(alike)
 
 
 def differ_in_numbers(names: Collection[str]) -> bool:
