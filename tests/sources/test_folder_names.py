@@ -35,9 +35,10 @@ def pack(src: Path | str, dst: Path, **options: object) -> tuple[dict[str, str |
 def write_archives(root: Path, files: dict[str, list[str]], photos: list[Photo], kind: str = "tar") -> Path:
     """Write archives with these members."""
     src = root / "src"
-    src.mkdir()
+    src.mkdir(parents=True)
     (root / "1.jpg").write_bytes(photos[0].data)
     for name, members in files.items():
+        (src / name).parent.mkdir(exist_ok=True)
         if kind == "tar":
             with tarfile.open(src / f"{name}.tar", "w") as archive:
                 for member in members:
@@ -79,6 +80,17 @@ def test_archives_whose_names_differ_only_in_numbers_are_classes_with_a_note(
     assert labels == {f"{name}/{name}.jpg": name for name in names}
     assert "are classes, and their names differ only in numbers: pass --column label= (columns={'label': ''})" in notes
     assert pack(src, tmp_path / "none", columns={"label": ""}) == (dict.fromkeys(labels), "")
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"), [("cat/1 cat/2 dog/1", "cat cat dog"), ("all/cat all/dog all/owl", "cat dog owl")]
+)
+def test_archives_with_one_inner_folder_of_images_are_in_class_folders(
+    tmp_path: Path, photos: list[Photo], names: str, classes: str
+) -> None:
+    files = {name: [f"images/{number}.jpg"] for number, name in enumerate(names.split())}
+    labels = pack(write_archives(tmp_path, files, photos, "zip"), tmp_path / "dst")[0]
+    assert [labels[path] for path in sorted(labels, key=lambda path: path.rpartition("/")[2])] == classes.split()
 
 
 def test_parts_of_a_download_with_class_folders_have_no_note(tmp_path: Path, photos: list[Photo]) -> None:

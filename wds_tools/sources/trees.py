@@ -298,7 +298,7 @@ class Archives(Tree):
     def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
         folders, note = folders_of_archives(stems, archives)
-        if above := self._folders_above(archives):
+        if above := self._folders_above(archives, are_classes=any(folders)):
             folders, note = [f"{place}/{folder}" for place, folder in zip(above, folders, strict=True)], ""
         self.notes += (note,) if note and self.have_labels else ()
         names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
@@ -320,11 +320,14 @@ class Archives(Tree):
         for folder, files in zip(folders, archives, strict=True):
             yield [file._replace(path=folder + name) for name, file in files.items()]
 
-    def _folders_above(self, archives: Sequence[Iterable[str]]) -> list[str]:
-        """Return the folder that has each archive, if they are in several folders and their images are in none."""
+    def _folders_above(self, archives: Sequence[Iterable[str]], *, are_classes: bool) -> list[str]:
+        """Return the folder that has each archive, if they are in several folders and their images are in none.
+
+        ``are_classes``: if they were in one folder, each archive would be a class.
+        """
         are_flat = not any("/" in name for archive in archives for name in archive if is_image_name(name))
         places = [posixpath.dirname(path.url if isinstance(path, RemoteFile) else str(path)) for path in self.paths]
-        if not are_flat or len({*places}) < 2:
+        if not (are_flat or are_classes) or len({*places}) < 2:
             return []
         above = [posixpath.relpath(place, posixpath.commonpath(places)) for place in places]
         return [] if "." in above else above
