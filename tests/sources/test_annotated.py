@@ -810,6 +810,23 @@ def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
         wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
 
 
+@pytest.mark.parametrize("header", ["Pixel Value, Class", "pixel,class", "id,class"])
+def test_values_of_pixels_are_not_names_of_images(header, tmp_path):
+    """A table of ids and classes is one of images, as before."""
+    src = tree_of_masks(tmp_path / "src", "{}.png", *([] if header == "id,class" else ["{}_mask.png"]))
+    (src / ("photos.csv" if header == "id,class" else "_classes.csv")).write_text(
+        f"{header}\n0, background\n1, cat\n2, dog\n3, elk\n"
+    )
+    report = wt.pack(src, tmp_path / "out", images="keep", workers=1)
+    assert report.manifest.samples == 4
+    if header == "id,class":
+        assert report.manifest.classes == ("background", "cat", "dog", "elk")
+        return
+    assert report.manifest.classes == ()
+    named = report.manifest.field_classes.get("mask.png")
+    assert (named.names if named else None) == (("background", "cat", "dog", "elk") if "Value" in header else None)
+
+
 def test_class_names_that_are_given_are_those_of_masks_if_there_are_no_labels(tmp_path):
     src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "masks/{}.png")
     report = wt.pack(src, tmp_path / "a", classes=["road", "car"], dry_run=True)

@@ -86,6 +86,7 @@ OF_NAMES = re.compile(
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
+_OF_PIXELS = re.compile("pixel([ _-]?value)?")
 _PLAIN = (NOT_AN_IMAGE, TABLE)  # why files that describe one image may not be packed
 _AS_CSV = (
     "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
@@ -272,11 +273,15 @@ def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextT
 
 
 def share_of_names(column: str, rows: Sequence[Row], names: RowNames) -> float:
-    """Return the share of the values of a column that name images; 0 if few numbers differ, as class numbers do."""
+    """Return the share of the values of a column that name images; 0 if few numbers differ, as class numbers do.
+
+    The numbers in the column ``Pixel Value`` of Roboflow's tables are classes of masks.
+    """
     values = [row[column] for row in rows if row.get(column) not in (None, "")]
     if not values or any(isinstance(value, (dict, list)) for value in values):
         return 0.0
-    if 2 * len(set(values)) < len(values) and all(map(_is_number, values)):
+    are_classes = _OF_PIXELS.fullmatch(column.lower()) is not None or 2 * len(set(values)) < len(values)
+    if are_classes and all(map(_is_number, values)):
         return 0.0
     return sum(map(names.has, values)) / len(values)
 
