@@ -886,7 +886,9 @@ def test_masks_next_to_voc_files_are_fields(tmp_path):
             "<annotation><object><name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax>"
             "</bndbox></object></annotation>"
         )
+    (src / "labelmap.txt").write_text("# label:color_rgb:parts:actions\ncat:1,2,3::\ndog:4,5,6::\n")  # CVAT
     report = wt.pack(src, tmp_path / "out", images="keep")
+    assert not any("labelmap" in note for note in report.account.notes)
     assert (report.manifest.source["kind"], report.manifest.samples) == ("voc", 4)
     assert report.manifest.fields["mask.png"] == 4
     assert json_of(tmp_path / "out")["photo_1.jpg"]["objects"][0]["box"] == [1, 1, 9, 9]

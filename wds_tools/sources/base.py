@@ -371,7 +371,9 @@ class Source:
         listing = collector.listing()
         if not listing.has_labels and "label" not in self.columns:
             around.note_names(self, collector)
-        if all(map(str.isdigit, listing.label_classes)) and not self.options.classes:
+        of_objects = (name for listed in listing.field_classes.values() for name in listed.names)
+        names = listing.label_classes if listing.has_labels else of_objects
+        if all(name.removeprefix("class_").isdigit() for name in names) and not self.options.classes:
             around.note_class_names(self, collector, are_numbers=listing.has_labels)
         if not collector.are_labelled and not self.is_stated:
             around.check_next_to(self, collector)
