@@ -154,8 +154,6 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     if table_and_head is None:
         return None
     rows, head = table_and_head
-    if _are_of_masks(rows):
-        return None
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
             return None  # an object with a value for each image, see `about_images`
@@ -488,18 +486,13 @@ def _check_once(table: Named) -> None:
         )
 
 
-def _are_of_masks(table: TextTable) -> bool:
-    """Return whether the rows of a table are the classes of masks, as Roboflow writes them."""
-    return [name.lower() for name in table.columns] == ["pixel value", "class"]
-
-
 def mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
     """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
     files_by_classes: dict[tuple[str, ...], list[File]] = {}
     for file in files.others:
         if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
             table = TextTable(Path(file.path), None, files.read(file))
-            if _are_of_masks(table):
+            if [name.lower() for name in table.columns] == ["pixel value", "class"]:
                 rows = dict(tuple(row.values()) for _, row in table.rows())
                 files_by_classes.setdefault(names_in(rows), []).append(file)
     if len(files_by_classes) > 1:
