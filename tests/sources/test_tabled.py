@@ -1124,6 +1124,21 @@ def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
     assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")
 
 
+def test_columns_of_0_and_1_next_to_names_are_an_error_in_the_tables_of_splits_too(tmp_path: Path) -> None:
+    src, sites = tmp_path / "src", ["site_a", "site_b", "site_c"]
+    for split in ("train", "val"):
+        images(src / split, *names_of(f"{split}{{}}.png"))
+        flags = {name: [int(row % 3 == number) for row in range(COUNT)] for number, name in enumerate(sites)}
+        table = {"image": names_of(f"{split}{{}}.png"), "kind": ["mel", "nev"] * (COUNT // 2), **flags}
+        pd.DataFrame(table).to_csv(src / f"{split}.csv", index=False)
+    splits: dict[str, Any] = {"split": "folders", "dry_run": True}
+    with pytest.raises(SourceError, match=r"could be the label: 'kind' \(mel, nev\), 'site_a' .*--label kind"):
+        wt.pack_splits(src, tmp_path / "dst", **splits)
+    for options, expected in (({"columns": {"label": "kind"}}, ("mel", "nev")), ({"classes": sites}, tuple(sites))):
+        reports = wt.pack_splits(src, tmp_path / "dst", **splits, **options)
+        assert {report.manifest.classes for report in reports.values()} == {expected}
+
+
 @pytest.mark.parametrize(("first", "second"), [("cat", "dog"), ("is_train", "is_test")])
 def test_columns_of_0_and_1_are_labels_by_the_same_rule_in_a_table_and_in_its_folder(
     first: str, second: str, tmp_path: Path
