@@ -509,8 +509,8 @@ KINDS: dict[str, Format] = {
     "object": Format(
         "objects:ObjectSource",
         _not_detected,
-        "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`, or `(X, y)` with two arrays; "
-        "each item is read twice",
+        "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`, or `(X, y)` with two arrays or "
+        "lists; each item is read twice",
     ),
     "stream": Format(
         "objects:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
