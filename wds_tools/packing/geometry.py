@@ -166,7 +166,7 @@ def _turned_mask(name: str, data: bytes, orientation: int) -> bytes:
             mask.transpose(_TURNS[orientation]).save(out, kind)
     except (OSError, ValueError, SyntaxError) as error:
         raise DecodeError(
-            f"has a mask {name!r} that cannot be rotated with its image: {image_header.reason_of(error, data)}"
+            f"has a mask {name!r} that cannot be rotated to match its image: {image_header.reason_of(error, data)}"
         ) from error
     return out.getvalue()
 

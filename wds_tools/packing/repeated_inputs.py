@@ -264,7 +264,10 @@ class _Comparison:
         return {row: self._relation(row, fields) for row, fields in self._encoded(some)}
 
     def with_new_images(self) -> NDArray[np.int64]:
-        """Return the inputs whose images the dataset does not have, or that cannot be packed: int64 [k]."""
+        """Return the positions of inputs whose images are not in the dataset: int64 [k].
+
+        An input that cannot be packed is one of them, so that packing reports it.
+        """
         is_new = np.ones(len(self._inputs), np.bool_)
         for row, fields in self._encoded(np.arange(len(is_new))):
             is_new[row] = self._relation(row, fields) in (None, "image") and not len(self._stored.with_image(fields))
@@ -279,7 +282,7 @@ class _Comparison:
         return int(rows[first[more].min()]) if more.any() else None
 
     def _encoded(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield inputs, each with the fields that it will have; not those that cannot be packed."""
+        """Yield the position and the packed fields of each input. Inputs that cannot be packed are left out."""
         with closing(encode_calls(replace(self._task, inputs=tuple(self._inputs.chosen(rows))))) as calls:
             for row, (_, encode) in zip(rows.tolist(), calls, strict=True):
                 try:

@@ -223,8 +223,8 @@ class _Shapes:
     """The files of shapes of a tree.
 
     Attributes:
-        images: Split -> its images.
-        skipped: Split -> its images that cannot be used.
+        images: The images of each split, by its name.
+        skipped: The images of each split that cannot be used, with the reasons.
         used: Split -> files about several images.
         file_of: Path of an image -> the file about only this image.
         stated: Path of such an image -> its name in the file.

@@ -164,8 +164,8 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     """Check that no file in the folder above a folder, or in a folder next to it, is about most of its images.
 
     Other files with names of labels are noted. The folder above may be any folder, such as the home folder. Therefore
-    only a few files are read. Numbers count as names of images only in a column of names or ids. No error is raised for
-    a file that cannot be read.
+    only a few files are read, and a file that cannot be read is ignored. Numbers count as names of images only in a
+    column of names or ids.
     """
     files, folders = _entries(root)
     first = source.root().resolve().name if collector.files else next(iter(source.image_names(collector)), "")
