@@ -15,6 +15,7 @@ import fsspec
 import pytest
 
 import wds_tools
+from wds_tools.cli import main
 from wds_tools.images import native
 from wds_tools.inspection.datacheck import examine_datasets
 from wds_tools.inspection.doctor import (
@@ -260,14 +261,23 @@ def test_this_machine_can_be_inspected() -> None:
     assert {one.name: one.status for one in found}["python"] == "ok"
 
 
-def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) -> None:
-    done = doctor(packed, WDS_TOOLS_CACHE_DIR=str(tmp_path), WDS_TOOLS_CACHE_BYTES="1MB", WDS_TOOLS_NATIVE="0")
-    assert done.stderr == ""
-    names = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
+def test_the_command_prints_findings_and_remedies(
+    packed: Path,
+    no_probe_of_packages: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_CACHE_BYTES", "1MB")
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", str(packed)])
+    shown, messages = capsys.readouterr()
+    assert messages == ""
+    names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
     assert names[-4:] == ["dataset", "indexes", "shards", "images"]
-    assert "Python only: " in done.stdout
-    assert not native.is_available() or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
-    assert done.returncode == ("  problem  " in done.stdout)
+    assert "Python only: " in shown
+    assert not native.is_available() or "-> unset WDS_TOOLS_NATIVE\n" in shown
+    assert end.value.code == ("  problem  " in shown)
 
 
 @pytest.mark.torture
@@ -280,11 +290,12 @@ def test_the_findings_can_be_printed_as_json(packed: Path, tmp_path: Path) -> No
     assert {"dataset", "indexes", "shards"} <= found.keys()
 
 
-def test_the_exit_code_is_2_for_a_missing_dataset(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('broken')")  # takes less time than the import of torch
-    done = doctor(tmp_path / "nowhere", path=tmp_path)
-    assert done.returncode == 2
-    assert "nowhere: no such folder" in done.stderr
+def test_the_exit_code_is_2_for_a_missing_dataset(
+    tmp_path: Path, no_probe_of_packages: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", str(tmp_path / "nowhere")])
+    assert "nowhere: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
