@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from wds_tools.errors import LabelError, SourceError
-from wds_tools.format.objects import rle_box, run_lengths
+from wds_tools.format.objects import rle_box, run_lengths, unpacked
 from wds_tools.sources import coco
-from wds_tools.sources.annotations import completed, unpacked
+from wds_tools.sources.annotated import completed
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import RowNames
 

@@ -13,7 +13,7 @@ from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
-from wds_tools.sources.annotations import unpacked
+from wds_tools.format.objects import unpacked
 from wds_tools.sources.detect import open_source
 
 SHAPES = FOREIGN / "shapes"

@@ -8,8 +8,9 @@ from PIL import Image
 from torchvision.datasets import VOCDetection
 
 from wds_tools.errors import SourceError
+from wds_tools.format.objects import unpacked
 from wds_tools.sources import voc
-from wds_tools.sources.annotations import completed, unpacked
+from wds_tools.sources.annotated import completed
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "voc"
 NAMES = ("cat", "dog", "fig tree")

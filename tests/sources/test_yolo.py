@@ -8,9 +8,9 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import LabelError, SourceError
-from wds_tools.format.objects import scaled
+from wds_tools.format.objects import scaled, unpacked
 from wds_tools.sources import yolo
-from wds_tools.sources.annotations import completed, unpacked
+from wds_tools.sources.annotated import completed
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "yolo"
 NAMES = ("cat", "dog", "fig tree")

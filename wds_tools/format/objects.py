@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ NO_AREA = "without area"
 BEYOND = "with a box that reaches beyond its image"
 POINTS_BEYOND = "with an outline or key points beyond its image"
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
 _DIGITS = 6  # decimals of pixels that are computed, so that a width of 10.2 does not become 10.199999999999989
 
 
@@ -264,3 +266,19 @@ def _decompressed(text: str) -> list[int]:
         counts.append(value + counts[-2] if len(counts) > 2 else value)
         value = shift = 0
     return counts if not shift else [-1]
+
+
+def packed(facts: Mapping[str, Any]) -> bytes:
+    """Return the entries of a sample compactly: there may be as many as images, with all outlines of their objects."""
+    return zlib.compress(_encoder.encode(dict(facts)).encode(), 1)
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """Return what `packed` was given."""
+    facts: dict[str, Any] = json.loads(zlib.decompress(data))
+    return facts
+
+
+def unpacked_bytes(data: bytes) -> int:
+    """Return the length of what `packed` was given as JSON; 0 for no bytes."""
+    return len(zlib.decompress(data)) if data else 0

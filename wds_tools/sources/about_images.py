@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -28,6 +27,7 @@ from wds_tools.format.label import quoted
 from wds_tools.sources import coco, yolo
 from wds_tools.sources.class_file import is_class_list, likely_names, names_of
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
+from wds_tools.sources.folder_names import in_other_letters
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, some_of
 from wds_tools.sources.layouts import (
@@ -233,22 +233,6 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
         for path, folder, name in parts
         if folder not in folders and not image_names.isdisjoint((name, name.rpartition(".")[0]))
     ]
-
-
-def in_other_letters(paths: Iterable[str], images: Iterable[str]) -> dict[str, str]:
-    """Return path -> image whose name differs from it only in case or in how accents are encoded, without extensions.
-
-    >>> in_other_letters(["labels/img_1.txt", "labels/IMG_2.txt"], ["images/IMG_1.jpg", "images/IMG_2.jpg"])
-    {'labels/img_1.txt': 'images/IMG_1.jpg'}
-    """
-    path_of = {file_stem(path): path for path in paths}
-    stem_of = {_letters(stem): stem for stem in path_of}
-    pairs = [(stem_of.get(_letters(file_stem(image))), image) for image in images] if path_of else []
-    return {path_of[stem]: image for stem, image in pairs if stem is not None and stem != file_stem(image)}
-
-
-def _letters(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextTable, list[Row]] | None:

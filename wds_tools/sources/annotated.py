@@ -1,4 +1,4 @@
-"""Trees of images with annotations: VOC, and images with masks; what they share with COCO and YOLO.
+"""Trees of images with annotations: what COCO, YOLO, VOC and masks have in common.
 
 Each layout finds its annotation files in the listing, parses them once for all splits, so that class numbers are the
 same in all of them, and states what becomes of every other file.
@@ -8,32 +8,59 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
-from wds_tools.format.objects import CATEGORY_PATH, name_of
-from wds_tools.sources import about_images, folder_names, layouts, masks, voc
-from wds_tools.sources.annotations import Annotations, class_list, completed, renumbered, unpacked
-from wds_tools.sources.base import Collector, Record
-from wds_tools.sources.columns import LABEL
+from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
+from wds_tools.sources import layouts, masks
+from wds_tools.sources.base import Collector, Record, Skip
 from wds_tools.sources.file_list import Files
-from wds_tools.sources.image_tables import mask_classes
+from wds_tools.sources.folder_names import in_other_letters
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import split_folder
+from wds_tools.sources.layouts import file_stem, split_folder
 from wds_tools.sources.tree import Layout
 from wds_tools.sources.values import image_size
 from wds_tools.wording import counted
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 LOOKED_AT = 3  # files of annotations
-_MOST_NAMED = 10  # objects of a missing image
+_MAX_NAMED = 10  # objects in a message
+_FILE = "described in"  # among the entries of an image: the file that has them, for messages
+
+
+@dataclass(slots=True)
+class Annotations:
+    """The annotations of a dataset.
+
+    Attributes:
+        names: Class names by number.
+        ids: The number that each class has in the source; empty if these are the class numbers.
+        attributes: Further attributes of each class, such as names of key points; empty if there are none.
+        images: Name of an image in the source -> its entries of the ``json`` field, see `packed`.
+        fields: Name of an image -> field -> file that becomes this field.
+        labels: Name of an image -> its classes, if the file states no objects.
+        skipped: Images whose annotations cannot be used.
+        parts: What becomes of the entries of the annotation file.
+        notes: What a user should know, for the account.
+    """
+
+    names: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    attributes: tuple[dict[str, Any], ...] = ()
+    images: dict[str, bytes] = field(default_factory=dict)
+    fields: dict[str, dict[str, str]] = field(default_factory=dict)
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    skipped: list[Skip] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Members(NamedTuple):
@@ -290,7 +317,7 @@ def _check_case(files: Files, file_of: Mapping[str, File], without: Sequence[str
     endings = {posixpath.splitext(file.path)[1] for file in file_of.values()}
     used = {file.path for file in file_of.values()} if without else set()
     unused = [file.path for file in files.others if file.path not in used and file.path.endswith(tuple(endings))]
-    if same := about_images.in_other_letters(unused, without):
+    if same := in_other_letters(unused, without):
         path, image = next(iter(same.items()))
         raise SourceError(
             f"{files.where}: the names of {path!r} and {image!r} differ only in case or accents, so {image!r} has no "
@@ -315,186 +342,139 @@ def _by_folder(split: Described, where: str) -> dict[str, Described]:
     return {folder: replace(split, images=images) for folder, images in names.items()} or {"": split}
 
 
-class Voc(Annotated):
-    """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
-
-    kind = "voc"
-    expected = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
-    annotation_ending = (".xml",)
-
-    @classmethod
-    def matches(cls, files: Files) -> bool:
-        """Return whether an image has a VOC annotation."""
-        xml_files = _xml_files(files)
-        first = [xml_files[path] for path in files.images.paths if path in xml_files][:LOOKED_AT] if xml_files else []
-        return any(b"<annotation" in files.read(file)[:1000] for file in first)
-
-    def _read(self, files: Files) -> dict[str, Described]:
-        annotation = _xml_files(files)
-        images, parts = self.without_masks(files, annotation, "XML file")
-        annotated = [(file.path, annotation.get(file.path)) for file in images]
-        everything = voc.annotations_of(
-            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated
-        )
-        plan = {}
-        for split, members in _image_sets(files, images).items():
-            source = "ImageSets" if split else "Annotations"
-            lists, missing = members.lists, members.missing
-            plan[split] = Described(
-                everything, members.by_path, parts, lists, source, annotation, "XML file", missing=missing
-            )
-        return plan
-
-
-def _xml_files(files: Files) -> dict[str, File]:
-    """Return the XML file of each image that has one."""
-    if not any(file.path.lower().endswith(".xml") for file in files.others):
-        return {}
-    by_key: dict[tuple[str, ...], File | None] = {}
-    for file in files.others:
-        if file.path.lower().endswith(".xml"):
-            key = voc.pair_key(file.path)
-            by_key[key] = None if key in by_key else file
-    pairs = {file.path: by_key.get(voc.pair_key(file.path)) for file in files.images}
-    return {path: xml for path, xml in pairs.items() if xml is not None}
-
-
-def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, Members]:
-    """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists.
-
-    VOC2007 and VOC2012 each have lists of the images next to their folder ``ImageSets``.
-    """
-    by_kind: dict[str, dict[str, list[tuple[str, File]]]] = {}  # folder in ImageSets -> folder above -> split, file
-    for file in filter(lambda file: layouts.is_image_set(file.path), files.others):
-        folder, name = posixpath.split(file.path)
-        above, _, kind_here = f"{folder}/".rpartition("ImageSets/")
-        if layouts.is_split_name(split := posixpath.splitext(name)[0]):
-            by_kind.setdefault(kind_here.rstrip("/"), {}).setdefault(above, []).append((split, file))
-    lists = next((by_kind[name] for name in (kind, "Main", "Segmentation", "") if name in by_kind), {})
-    sets: dict[str, Members] = {}
-    for folder, of_folder in lists.items():
-        place = folder if len(lists) > 1 else ""
-        stems = {layouts.file_stem(file.path): file for file in images if file.path.startswith(place)}
-        others = (path for path in files.images.paths if path.startswith(place) and not masks.is_mask(path))
-        all_stems = stems.keys() | set(map(layouts.file_stem, others))
-        for split, file in of_folder:
-            listed = dict.fromkeys(voc.image_set(files.read(file), file.path))
-            if there := [stems[stem] for stem in listed if stem in stems]:
-                before = sets.get(split, Members(()))
-                missing = dict(before.missing) | {stem: file.path for stem in listed if stem not in all_stems}
-                sets[split] = Members([*before.images, *there], (*before.lists, file), missing)
-    if {"train", "val"} <= sets.keys():
-        sets.pop("trainval", None)
-    return sets or {"": Members(images)}
-
-
-class Masks(Annotated):
-    """Images with masks of the same name: ``images/`` and ``masks/``, CamVid, Cityscapes, VOC without XML files."""
-
-    kind = "masks"
-    labels = "folders"
-    place = "mask.png"
-    expected = "masks with the names of the images, such as masks/1.png for images/1.jpg"
-
-    @classmethod
-    def matches(cls, files: Files) -> bool:
-        """Return whether an image has a mask."""
-        paths = files.images.paths
-        may_have_masks = masks.may_have_masks(paths, files.folders)
-        return bool((may_have_masks and masks.pairs(paths).pairs) or masks.siblings(paths, files.folders))
-
-    @classmethod
-    def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if at least half of the images have a mask."""
-        paths = files.images.paths
-        pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
-        of_other_splits = {*_in_splits_without_masks(pairing)}
-        pairing = pairing._replace(unpaired=[name for name in pairing.unpaired if name not in of_other_splits])
-        is_most = len(pairing.pairs) >= max(1, len(pairing.unpaired))
-        if is_most:
-            pairing.check(files.where)
-        used = {posixpath.dirname(mask) for _, fields in pairing.pairs for mask in fields.values()}
-        lost = [name for name in pairing.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
-        without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
-        if pairing.unpaired and (together := masks.folders_together(without)):
-            example = next(filter(masks.is_mask, lost or pairing.unpaired), pairing.unpaired[0])
-            only = "--from masks (kind='masks') to pack only images with such a mask, or " if pairing.pairs else ""
-            raise SourceError(
-                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and "
-                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not such a mask): "
-                "merge the masks of an image into one file with its name; or pass "
-                f"{only}--from folder (kind='folder') if the folders are classes"
-            )
-        if is_most:
-            _check_further(files, pairing, lost)
-            return cls()
-        if siblings := masks.siblings(paths, files.folders):
-            folders = quoted("/".join(folder) for folder in list(siblings)[:2])
-            raise SourceError(
-                f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
-                "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "
-                "classes"
-            )
-        return None
-
-    def _read(self, files: Files) -> dict[str, Described]:
-        paths = files.images.paths
-        pairing = masks.pairs(paths)
-        folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
-        pairing = masks.pairs(paths, folders) if folders else pairing
-        parts = files.named(pairing.pairs)
-        without = _in_splits_without_masks(pairing)
-        images = [*parts, *without]
-        is_unlabelled = self.options.columns.get(LABEL) == ""
-        classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
-        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
-        notes += filter(None, [folder_names.note_on_numbers({*classes.values()}, "folders")])
-        if without:
-            splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
-            notes.append(f"there are masks of {splits} only, and none of {others}")
-        names, used = mask_classes(files)
-        names = names or (() if classes else tuple(self.options.classes or ()))
-        plan = {}
-        for split, members in _image_sets(files, [files.by_path[path] for path in images], "Segmentation").items():
-            described = Described(Annotations(names), members.by_path, parts, [*used, *members.lists], "a pair")
-            plan[split] = replace(described, classes=classes, notes=notes, missing=members.missing)
-        return plan
-
-    def _why_skipped(self, files: Files, file: File, split: Described) -> str:
-        if layouts.is_image_name(file.path):
-            return "has no mask, or is not the mask of any image that is packed"
-        return super()._why_skipped(files, file, split)
-
-
-def _in_splits_without_masks(pairing: masks.Pairs) -> list[str]:
-    """Return the images in folders of splits without any mask, as of a test set; none if some pairs are in no split."""
-    paired = {split_folder(image) for image, _ in pairing.pairs}
-    if not paired or "" in paired:
-        return []
-    with_masks = {"", *paired, *(split_folder(name) for name in pairing.unpaired if masks.is_mask(name))}
-    return [name for name in pairing.unpaired if split_folder(name) not in with_masks]
-
-
-def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) -> None:
-    """Check that no further folder has files with the names of most of the images, which could be masks too."""
-    folders = {posixpath.dirname(image) for image, _ in pairing.pairs}
-    others = [name for name in others if posixpath.dirname(name) not in folders]
-    further = masks.partners((image for image, _ in pairing.pairs), others)
-    if further and 2 * len(further) >= len(pairing.pairs):
-        image, unpaired = next(iter(further.items()))
-        _, mask = min(dict(pairing.pairs)[image].items(), key=lambda item: not item[0].startswith("mask"))
-        raise SourceError(
-            f"{files.where} has {mask!r} as the mask of {image!r}, and another file {unpaired!r} with the same name: "
-            "if this is the mask, call its folder 'masks' and move the other file away; or pass --from masks "
-            "(kind='masks') to pack without such files"
-        )
-
-
 def _no_such_file(split: Described, name: str) -> str:
     """Return why an image that is missing is skipped, with the names of its objects."""
     reason = f"is listed in {split.missing.get(name, split.source)}, but there is no such file"
     facts = split.annotations.images.get(name)
     objects = unpacked(facts).get("objects", ()) if facts else ()
-    names = [name_of(item, index) for index, item in enumerate(islice(objects, _MOST_NAMED))]
+    names = [name_of(item, index) for index, item in enumerate(islice(objects, _MAX_NAMED))]
     more = ["..."] if len(objects) > len(names) else []
     return f"{reason}; {counted(len(objects), 'object')} left out: {', '.join(names + more)}" if names else reason
+
+
+def class_list(annotations: Annotations, where: str) -> ClassList:
+    """Return the classes of objects, each of which has a name."""
+    unnamed = next((number for number, name in enumerate(annotations.names) if not name.strip()), None)
+    if unnamed is not None:
+        raise SourceError(f"class number {unnamed} of {where} has no name: add it, or remove the empty line or entry")
+    return ClassList(annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes)))
+
+
+def renumbered(data: bytes, numbers: Sequence[int]) -> bytes:
+    """Return entries of a sample whose objects have the class ``numbers[n]`` in place of n."""
+    facts = unpacked(data)
+    objects = [entry | {"category": numbers[entry["category"]]} for entry in facts.get("objects", ())]
+    return packed(facts | {"objects": objects}) if objects else data
+
+
+def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
+    """Return the entries of a sample when the size of its image is known.
+
+    Positions that are fractions of the image become pixels, and a missing size is added.
+
+    ``facts`` are what `unpacked` returned, and the size is that of the image as it is shown: its EXIF orientation is
+    applied.
+    """
+    facts = dict(facts)
+    where = f", in {facts.pop(_FILE)}" if _FILE in facts else ""
+    if facts.get("fractions"):
+        objects = scaled(facts["objects"], width, height)
+        return {"width": width, "height": height, "objects": objects}
+    stated = facts.get("width", width), facts.get("height", height)
+    if stated != (width, height):
+        raise SourceError(
+            f"its annotations are for an image of {stated[0]}x{stated[1]}, and the image is {width}x{height} as it is "
+            f"shown (with its EXIF orientation){where}: correct the size or the image"
+        )
+    try:
+        list(remarks(facts.get("objects", ()), width, height))  # of an image whose size the source does not state
+    except SourceError as error:
+        raise SourceError(f"{error}{where}") from error
+    return {"width": width, "height": height, **{name: value for name, value in facts.items() if name != "fractions"}}
+
+
+def first_of(named: Sequence[str]) -> str:
+    """Return the first names of a list, and dots if there are more."""
+    return "; ".join(named[:_MAX_NAMED]) + (" ..." if len(named) > _MAX_NAMED else "")
+
+
+def notes_on_names(stated: Mapping[str, str], file_of: Mapping[str, str], kind: str, place: str) -> list[str]:
+    """Return a note if files about one image state the name of another one.
+
+    Args:
+        stated: Image -> name of the image in its file, a path, with or without extension.
+        file_of: Image -> its file.
+        kind: What the files are, for messages.
+        place: Where the name is, for messages.
+    """
+    stems = {image: file_stem(image) for image in stated}
+    image_stems = set(stems.values())
+    misnamed = [
+        image for image, name in stated.items() if (stem := _stem(name)) in image_stems and stem != stems[image]
+    ]
+    if not misnamed:
+        return []
+    first = misnamed[0]
+    note = (
+        f"{counted(len(misnamed), kind)} with the name of another image in {place}, such as "
+        f"{_stem(stated[first])!r} in {file_of[first]!r}: each belongs to the image with the name of the file"
+    )
+    return [note]
+
+
+def _stem(path: str) -> str:
+    """Return the name of a file without folders, of any system, and without extension."""
+    return file_stem(path.replace("\\", "/"))
+
+
+class Collected:
+    """Annotations while they are collected: images with bad boxes are skipped, and remarks are listed."""
+
+    def __init__(self) -> None:
+        self.annotations = Annotations()
+        self._remarks: dict[str, tuple[int, list[str]]] = {}
+
+    def add(
+        self,
+        image: str,
+        make: Callable[[], dict[str, Any]],
+        size: tuple[float, float],
+        *,
+        file: str,
+        tolerance: float = 1.0,
+    ) -> None:
+        """Add an image, or skip it if its annotations cannot be used.
+
+        Args:
+            image: Its name.
+            make: Function that returns its entries, or raises a SourceError.
+            size: Width and height, as for `remarks`.
+            file: File with its annotations, for messages.
+            tolerance: As for `remarks`.
+        """
+        try:
+            facts = make()
+            objects: Sequence[Object] = facts.get("objects", ())
+            for index, remark in remarks(objects, *size, tolerance):
+                self.remark(remark, f"{name_of(objects[index], index)} of {image!r} in {file}")
+            self.annotations.images[image] = packed({**facts, _FILE: file})
+        except SourceError as error:
+            self.skip(image, error, file)
+
+    def skip(self, image: str, error: SourceError, file: str) -> None:
+        """Skip an image whose annotations cannot be read."""
+        self.annotations.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
+
+    def remark(self, what: str, where: str, count: int = 1) -> None:
+        """List objects that are kept, but that a user should know about."""
+        before, named = self._remarks.get(what, (0, []))
+        self._remarks[what] = before + count, [*named, where][: _MAX_NAMED + 1]
+
+    def finished(self) -> Annotations:
+        """Return the annotations with their notes."""
+        self.annotations.notes += [
+            f"{counted(count, 'object')} {what}, kept as in the source: {first_of(named)}"
+            + (" (`wds-tools verify DATASET --json` names all)" if count > _MAX_NAMED else "")
+            for what, (count, named) in sorted(self._remarks.items())
+        ]
+        return self.annotations

@@ -18,8 +18,14 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources import coco
-from wds_tools.sources.annotated import LOOKED_AT, Annotated, Described, masks_of_described
-from wds_tools.sources.annotations import Annotations, notes_on_names
+from wds_tools.sources.annotated import (
+    LOOKED_AT,
+    Annotated,
+    Annotations,
+    Described,
+    masks_of_described,
+    notes_on_names,
+)
 from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
 from wds_tools.sources.file_list import Files

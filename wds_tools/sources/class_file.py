@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import csv
 import json
 import re
@@ -14,7 +15,6 @@ from typing import Any
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import MAX_CLASSES, quoted
-from wds_tools.sources.annotations import text_of
 from wds_tools.sources.base import import_optional
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.label_choice import names_by_number
@@ -56,6 +56,12 @@ _MESSAGE = re.compile(r"^[ \t]*item\s*:?\s*\{", re.MULTILINE)  # of a label map 
 _ITEM = re.compile(r"\bitem\s*:?\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _ENTRY = re.compile(r"""\b(\w+)\s*:\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|-?\w+)""")
 _NUMBERS, _NAMES = ("id", "label", "index", "class_id", "number"), ("display_name", "name", "class", "class_name")
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _AS_JSON = 'or write the names as a JSON list, such as ["cat", "dog"]'
 
 
@@ -222,6 +228,27 @@ def _without_synsets(values: Sequence[Any]) -> Sequence[Any]:
 
 
 # Files
+
+
+def text_of(data: bytes, where: str) -> str:
+    """Return the text of a file, in UTF-8 or as its byte order mark states."""
+    encoding = stated_encoding(data) or "utf-8-sig"
+    try:
+        return data.decode(encoding)
+    except UnicodeError as error:
+        raise SourceError(
+            f"{where} is not text in {encoding.removesuffix('-sig').upper()} ({error}): save it as UTF-8"
+        ) from error
+
+
+def stated_encoding(head: bytes) -> str | None:
+    """Return the encoding that the byte order mark of a text states; None without one, or for UTF-8."""
+    return next((name for mark, name in _BOMS if head.startswith(mark)), None)
+
+
+def lines_of(data: bytes, where: str) -> list[str]:
+    """Return the lines of a file that are not empty, without spaces around them."""
+    return [stripped for line in text_of(data, where).splitlines() if (stripped := line.strip())]
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:

@@ -29,11 +29,13 @@ from wds_tools.format.objects import (
     box_of,
     further,
     numbers_of,
+    packed,
     polygons_of,
     rle_box,
     run_lengths,
+    unpacked,
 )
-from wds_tools.sources.annotations import Annotations, Collected, first_of, packed, unpacked
+from wds_tools.sources.annotated import Annotations, Collected, first_of
 from wds_tools.sources.layouts import is_split_name, split_folder
 from wds_tools.wording import counted
 

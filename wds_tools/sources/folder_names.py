@@ -6,6 +6,7 @@ Pure functions of names, the same for folders, archives and URLs.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
@@ -151,3 +152,19 @@ def notes_about_levels(paths: Iterable[str]) -> list[str]:
     folders = sorted({"/".join(path.split("/")[:2]) for path in paths if path.count("/") > 1})
     several = [folder for folder, following in pairwise(folders) if class_folder(folder) == class_folder(following)]
     return [f"the first folder is the class: folders in it, such as {several[0]!r}, are not classes"] if several else []
+
+
+def in_other_letters(paths: Iterable[str], images: Iterable[str]) -> dict[str, str]:
+    """Return path -> image whose name differs from it only in case or in how accents are encoded, without extensions.
+
+    >>> in_other_letters(["labels/img_1.txt", "labels/IMG_2.txt"], ["images/IMG_1.jpg", "images/IMG_2.jpg"])
+    {'labels/img_1.txt': 'images/IMG_1.jpg'}
+    """
+    path_of = {file_stem(path): path for path in paths}
+    stem_of = {_letters(stem): stem for stem in path_of}
+    pairs = [(stem_of.get(_letters(file_stem(image))), image) for image in images] if path_of else []
+    return {path_of[stem]: image for stem, image in pairs if stem is not None and stem != file_stem(image)}
+
+
+def _letters(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()

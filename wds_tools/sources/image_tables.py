@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
@@ -24,9 +23,7 @@ from wds_tools.sources.about_images import (
     share_of_names,
     table_in,
 )
-from wds_tools.sources.annotations import stem_of
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.folder_names import are_parts
@@ -44,7 +41,7 @@ from wds_tools.sources.layouts import (
     split_of_table,
 )
 from wds_tools.sources.refused import NAMED, OF_SPLIT, About
-from wds_tools.sources.text_table import COUNT, ONE_HOT_NAME, Row, TextTable
+from wds_tools.sources.text_table import COUNT, Row, TextTable
 from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
 
@@ -183,7 +180,7 @@ def _check_ids(table: str, image: str, rows: Sequence[Row], names: RowNames) -> 
             column, value = waiting.pop()
             if isinstance(value, (dict, list)):
                 waiting += [(column, entry) for entry in (value.values() if isinstance(value, dict) else value)]
-            elif row_image is not None and not {*_stems_in(value, names)} <= {stem_of(row_image.path)}:
+            elif row_image is not None and not {*_stems_in(value, names)} <= {file_stem(row_image.path)}:
                 other_names.setdefault(column, []).append(str(value))
     if other_names:
         column, values = next(iter(other_names.items()))
@@ -199,7 +196,7 @@ def _stems_in(value: Any, names: RowNames) -> Iterator[str]:
     """Yield the names, without extension, of the images at the end of a path or URL, or of paths in a text."""
     for path in (value, *_PATHS.findall(value)) if isinstance(value, str) else ():
         if names_a_file(path):
-            stem = stem_of(path)
+            stem = file_stem(path.replace("\\", "/"))
             yield from islice(filter(names.has, (stem, _UPLOADED.sub("", stem))), 1)
 
 
@@ -484,18 +481,3 @@ def _check_once(table: Named) -> None:
             "as one, with a list for several labels or captions (as JSON), or as COCO if they are boxes; or pass "
             "--from folder (kind='folder') to pack the images without it"
         )
-
-
-def mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
-    """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
-    files_by_classes: dict[tuple[str, ...], list[File]] = {}
-    for file in files.others:
-        if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
-            table = TextTable(Path(file.path), None, files.read(file))
-            if [name.lower() for name in table.columns] == ["pixel value", "class"]:
-                rows = dict(tuple(row.values()) for _, row in table.rows())
-                files_by_classes.setdefault(names_in(rows), []).append(file)
-    if len(files_by_classes) > 1:
-        paths = [class_files[0].path for class_files in files_by_classes.values()]
-        raise SourceError(f"{quoted(paths[:2])} have different classes: correct them, or pack their folders separately")
-    return next(iter(files_by_classes.items()), ((), []))

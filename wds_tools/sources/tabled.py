@@ -11,9 +11,9 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
+from wds_tools.format.objects import packed
 from wds_tools.sources import masks
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
-from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
 from wds_tools.sources.file_list import Files

@@ -16,8 +16,8 @@ from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_ra
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import LabelSource
+from wds_tools.format.objects import packed, unpacked, unpacked_bytes
 from wds_tools.sources import folder_names, layouts, masks
-from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
@@ -126,7 +126,7 @@ class Layout:
             image: Its file.
             label: Its label.
             parts: Further files of the sample, by field; `record` gets their content.
-            facts: Entries for the ``json`` field, or what `annotations.packed` made of them.
+            facts: Entries for the ``json`` field, or what `objects.packed` made of them.
             extra: Bytes that `record` adds in a shard, as well as ``parts`` and ``facts``.
         """
         parts = parts or {}
@@ -390,10 +390,10 @@ class ClassFolders(Layout):
 _TABLE = "table"
 LAYOUTS = {
     "coco": "annotated_json:Coco",
-    "yolo": "annotated_yolo:Yolo",
-    "voc": "annotated:Voc",
+    "yolo": "yolo:Yolo",
+    "voc": "voc:Voc",
     _TABLE: "tabled:Table",
-    "masks": "annotated:Masks",
+    "masks": "voc:Masks",
     "folder": "tree:ClassFolders",
 }
 """Name for ``--from`` -> module and class, in the order in which they are tried."""

@@ -1,19 +1,28 @@
-"""Pascal VOC: an XML file per image in ``Annotations/``, images in ``JPEGImages/``, splits in ``ImageSets/``."""
+"""The layouts of Pascal VOC: an XML file per image, or masks; the splits are lists in ``ImageSets/``."""
 
 from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
-from wds_tools.format.label import Classes
-from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
-from wds_tools.sources.annotations import Annotations, Collected, lines_of, notes_on_names, packed, stem_of, unpacked
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.format.label import Classes, quoted
+from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further, packed, unpacked
+from wds_tools.sources import folder_names, layouts, masks
+from wds_tools.sources.annotated import LOOKED_AT, Annotated, Annotations, Collected, Described, Members, notes_on_names
+from wds_tools.sources.class_file import lines_of, names_in
+from wds_tools.sources.columns import LABEL
+from wds_tools.sources.file_list import Files
+from wds_tools.sources.inputs import File
+from wds_tools.sources.layouts import file_stem, is_image_name, split_folder
+from wds_tools.sources.text_table import ONE_HOT_NAME, TextTable
+from wds_tools.sources.tree import Layout
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "data", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -31,53 +40,36 @@ def read_xml(data: bytes, where: str) -> _Tree:
     """
     if len(data) > _MAX_BYTES:
         raise SourceError(f"{where} has {len(data):,} bytes; allowed are {_MAX_BYTES:,} for one image")
-    builder = _Builder(where)
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
-    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = builder.text, builder.refuse
+    parser = ElementTree.XMLParser(target=_Builder())  # noqa: S314 - document types are refused, and depth is limited
     try:
-        parser.Parse(data, True)
-    except (expat.ExpatError, ValueError, LookupError) as error:  # also an unknown encoding
+        parser.feed(data)
+        root = parser.close()
+        tree = _value(root)
+    except SourceError as error:
+        raise SourceError(f"{where} has {error}") from error
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # also an unknown encoding
         raise SourceError(f"{where} is not valid XML: {error}") from error
-    if builder.name != "annotation" or not isinstance(builder.root, dict):
-        raise SourceError(f"{where} is not a VOC annotation: its first element is <{builder.name}>")
-    return builder.root
+    if root.tag != "annotation" or not isinstance(tree, dict):
+        raise SourceError(f"{where} is not a VOC annotation: its first element is <{root.tag}>")
+    return tree
 
 
-class _Builder:
-    """Handlers of the parser, which build dictionaries."""
+class _Builder(ElementTree.TreeBuilder):
+    def doctype(self, *_: Any) -> None:
+        raise SourceError("a document type declaration, which VOC files do not need: remove it")
 
-    def __init__(self, where: str) -> None:
-        self.root: Any = None
-        self.name = ""
-        self._where = where
-        self._open: list[tuple[str, _Tree, list[str]]] = []
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        if len(self._open) >= _MAX_DEPTH:
-            raise SourceError(f"{self._where} has elements nested more than {_MAX_DEPTH} levels deep")
-        self._open.append((name, {f"@{key}": value for key, value in attributes.items()}, []))
-
-    def text(self, data: str) -> None:
-        self._open[-1][2].append(data)
-
-    def end(self, name: str) -> None:
-        _, children, texts = self._open.pop()
-        text = "".join(texts).strip()
-        value: Any = (children | {"#text": text} if text else children) if children else text
-        if not self._open:
-            self.name, self.root = name, value
-            return
-        parent = self._open[-1][1]
-        if name not in parent:
-            parent[name] = value
-        elif isinstance(parent[name], list):
-            parent[name].append(value)
-        else:
-            parent[name] = [parent[name], value]
-
-    def refuse(self, *_: Any) -> None:
-        raise SourceError(f"{self._where} has a document type declaration, which VOC files do not need: remove it")
+def _value(element: ElementTree.Element, depth: int = 1) -> Any:
+    """Return an element as a text, or as a dictionary if it has attributes or other elements."""
+    if depth > _MAX_DEPTH:
+        raise SourceError(f"elements nested more than {_MAX_DEPTH} levels deep")
+    children: _Tree = {f"@{key}": value for key, value in element.attrib.items()}
+    several: dict[str, list[Any]] = {}
+    for child in element:
+        several.setdefault(child.tag, []).append(_value(child, depth + 1))
+    children |= {tag: values if len(values) > 1 else values[0] for tag, values in several.items()}
+    text = "".join([element.text or "", *(child.tail or "" for child in element)]).strip()
+    return (children | {"#text": text} if text else children) if children else text
 
 
 def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotations:
@@ -237,7 +229,7 @@ def image_set(data: bytes, where: str) -> tuple[str, ...]:
     ('2008_000002', 'photo 3', '1')
     """
     names = (posixpath.basename(line.strip('"').replace("\\", "/")) for line in lines_of(data, where))
-    return tuple(stem_of(name) if is_image_name(name) else name for name in names if name)
+    return tuple(file_stem(name) if is_image_name(name) else name for name in names if name)
 
 
 def pair_key(path: str) -> tuple[str, ...]:
@@ -250,4 +242,194 @@ def pair_key(path: str) -> tuple[str, ...]:
     """
     folder, name = posixpath.split(path)
     kept = [part for part in folder.split("/") if part.lower() not in _PAIR_FOLDERS]
-    return (*kept, stem_of(name))
+    return (*kept, file_stem(name))
+
+
+class Voc(Annotated):
+    """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
+
+    kind = "voc"
+    expected = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
+    annotation_ending = (".xml",)
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether an image has a VOC annotation."""
+        xml_files = _xml_files(files)
+        first = [xml_files[path] for path in files.images.paths if path in xml_files][:LOOKED_AT] if xml_files else []
+        return any(b"<annotation" in files.read(file)[:1000] for file in first)
+
+    def _read(self, files: Files) -> dict[str, Described]:
+        annotation = _xml_files(files)
+        images, parts = self.without_masks(files, annotation, "XML file")
+        annotated = [(file.path, annotation.get(file.path)) for file in images]
+        everything = annotations_of(
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated
+        )
+        plan = {}
+        for split, members in _image_sets(files, images).items():
+            source = "ImageSets" if split else "Annotations"
+            lists, missing = members.lists, members.missing
+            plan[split] = Described(
+                everything, members.by_path, parts, lists, source, annotation, "XML file", missing=missing
+            )
+        return plan
+
+
+def _xml_files(files: Files) -> dict[str, File]:
+    """Return the XML file of each image that has one."""
+    if not any(file.path.lower().endswith(".xml") for file in files.others):
+        return {}
+    by_key: dict[tuple[str, ...], File | None] = {}
+    for file in files.others:
+        if file.path.lower().endswith(".xml"):
+            key = pair_key(file.path)
+            by_key[key] = None if key in by_key else file
+    pairs = {file.path: by_key.get(pair_key(file.path)) for file in files.images}
+    return {path: xml for path, xml in pairs.items() if xml is not None}
+
+
+def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, Members]:
+    """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists.
+
+    VOC2007 and VOC2012 each have lists of the images next to their folder ``ImageSets``.
+    """
+    by_kind: dict[str, dict[str, list[tuple[str, File]]]] = {}  # folder in ImageSets -> folder above -> split, file
+    for file in filter(lambda file: layouts.is_image_set(file.path), files.others):
+        folder, name = posixpath.split(file.path)
+        above, _, kind_here = f"{folder}/".rpartition("ImageSets/")
+        if layouts.is_split_name(split := posixpath.splitext(name)[0]):
+            by_kind.setdefault(kind_here.rstrip("/"), {}).setdefault(above, []).append((split, file))
+    lists = next((by_kind[name] for name in (kind, "Main", "Segmentation", "") if name in by_kind), {})
+    sets: dict[str, Members] = {}
+    for folder, of_folder in lists.items():
+        place = folder if len(lists) > 1 else ""
+        stems = {file_stem(file.path): file for file in images if file.path.startswith(place)}
+        others = (path for path in files.images.paths if path.startswith(place) and not masks.is_mask(path))
+        all_stems = stems.keys() | set(map(file_stem, others))
+        for split, file in of_folder:
+            listed = dict.fromkeys(image_set(files.read(file), file.path))
+            if there := [stems[stem] for stem in listed if stem in stems]:
+                before = sets.get(split, Members(()))
+                missing = dict(before.missing) | {stem: file.path for stem in listed if stem not in all_stems}
+                sets[split] = Members([*before.images, *there], (*before.lists, file), missing)
+    if {"train", "val"} <= sets.keys():
+        sets.pop("trainval", None)
+    return sets or {"": Members(images)}
+
+
+class Masks(Annotated):
+    """Images with masks of the same name: ``images/`` and ``masks/``, CamVid, Cityscapes, VOC without XML files."""
+
+    kind = "masks"
+    labels = "folders"
+    place = "mask.png"
+    expected = "masks with the names of the images, such as masks/1.png for images/1.jpg"
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether an image has a mask."""
+        paths = files.images.paths
+        may_have_masks = masks.may_have_masks(paths, files.folders)
+        return bool((may_have_masks and masks.pairs(paths).pairs) or masks.siblings(paths, files.folders))
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if at least half of the images have a mask."""
+        paths = files.images.paths
+        pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+        of_other_splits = {*_in_splits_without_masks(pairing)}
+        pairing = pairing._replace(unpaired=[name for name in pairing.unpaired if name not in of_other_splits])
+        is_most = len(pairing.pairs) >= max(1, len(pairing.unpaired))
+        if is_most:
+            pairing.check(files.where)
+        used = {posixpath.dirname(mask) for _, fields in pairing.pairs for mask in fields.values()}
+        lost = [name for name in pairing.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
+        without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
+        if pairing.unpaired and (together := masks.folders_together(without)):
+            example = next(filter(masks.is_mask, lost or pairing.unpaired), pairing.unpaired[0])
+            only = "--from masks (kind='masks') to pack only images with such a mask, or " if pairing.pairs else ""
+            raise SourceError(
+                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and "
+                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not such a mask): "
+                "merge the masks of an image into one file with its name; or pass "
+                f"{only}--from folder (kind='folder') if the folders are classes"
+            )
+        if is_most:
+            _check_further(files, pairing, lost)
+            return cls()
+        if siblings := masks.siblings(paths, files.folders):
+            folders = quoted("/".join(folder) for folder in list(siblings)[:2])
+            raise SourceError(
+                f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
+                "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "
+                "classes"
+            )
+        return None
+
+    def _read(self, files: Files) -> dict[str, Described]:
+        paths = files.images.paths
+        pairing = masks.pairs(paths)
+        folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
+        pairing = masks.pairs(paths, folders) if folders else pairing
+        parts = files.named(pairing.pairs)
+        without = _in_splits_without_masks(pairing)
+        images = [*parts, *without]
+        is_unlabelled = self.options.columns.get(LABEL) == ""
+        classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
+        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
+        notes += filter(None, [folder_names.note_on_numbers({*classes.values()}, "folders")])
+        if without:
+            splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
+            notes.append(f"there are masks of {splits} only, and none of {others}")
+        names, used = _mask_classes(files)
+        names = names or (() if classes else tuple(self.options.classes or ()))
+        plan = {}
+        for split, members in _image_sets(files, [files.by_path[path] for path in images], "Segmentation").items():
+            described = Described(Annotations(names), members.by_path, parts, [*used, *members.lists], "a pair")
+            plan[split] = replace(described, classes=classes, notes=notes, missing=members.missing)
+        return plan
+
+    def _why_skipped(self, files: Files, file: File, split: Described) -> str:
+        if layouts.is_image_name(file.path):
+            return "has no mask, or is not the mask of any image that is packed"
+        return super()._why_skipped(files, file, split)
+
+
+def _in_splits_without_masks(pairing: masks.Pairs) -> list[str]:
+    """Return the images in folders of splits without any mask, as of a test set; none if some pairs are in no split."""
+    paired = {split_folder(image) for image, _ in pairing.pairs}
+    if not paired or "" in paired:
+        return []
+    with_masks = {"", *paired, *(split_folder(name) for name in pairing.unpaired if masks.is_mask(name))}
+    return [name for name in pairing.unpaired if split_folder(name) not in with_masks]
+
+
+def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) -> None:
+    """Check that no further folder has files with the names of most of the images, which could be masks too."""
+    folders = {posixpath.dirname(image) for image, _ in pairing.pairs}
+    others = [name for name in others if posixpath.dirname(name) not in folders]
+    further = masks.partners((image for image, _ in pairing.pairs), others)
+    if further and 2 * len(further) >= len(pairing.pairs):
+        image, unpaired = next(iter(further.items()))
+        _, mask = min(dict(pairing.pairs)[image].items(), key=lambda item: not item[0].startswith("mask"))
+        raise SourceError(
+            f"{files.where} has {mask!r} as the mask of {image!r}, and another file {unpaired!r} with the same name: "
+            "if this is the mask, call its folder 'masks' and move the other file away; or pass --from masks "
+            "(kind='masks') to pack without such files"
+        )
+
+
+def _mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
+    """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
+    files_by_classes: dict[tuple[str, ...], list[File]] = {}
+    for file in files.others:
+        if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
+            table = TextTable(Path(file.path), None, files.read(file))
+            if [name.lower() for name in table.columns] == ["pixel value", "class"]:
+                rows = dict(tuple(row.values()) for _, row in table.rows())
+                files_by_classes.setdefault(names_in(rows), []).append(file)
+    if len(files_by_classes) > 1:
+        paths = [class_files[0].path for class_files in files_by_classes.values()]
+        raise SourceError(f"{quoted(paths[:2])} have different classes: correct them, or pack their folders separately")
+    return next(iter(files_by_classes.items()), ((), []))

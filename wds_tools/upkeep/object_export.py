@@ -16,12 +16,11 @@ from tqdm import tqdm
 from wds_tools.errors import DestinationError, OptionError, SampleError, SourceError
 from wds_tools.format.codecs import decode_field
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.objects import CATEGORY_PATH
+from wds_tools.format.objects import CATEGORY_PATH, packed, unpacked
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.packing.encode import encode_field
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
-from wds_tools.sources.annotations import packed, unpacked
 from wds_tools.sources.layouts import is_image_name
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep import annotation_files
