@@ -1174,7 +1174,7 @@ def test_folders_that_differ_only_in_numbers_are_noted_as_classes_of_images_with
     report = wt.pack(src, tmp_path / "a", dry_run=True)
     assert report.manifest.classes == tuple(f"patient_{number}" for number in range(4))
     [note] = report.account.notes
-    assert "'patient_0', 'patient_1' are classes, and their names differ only in numbers: pass --column label=" in note
+    assert "'patient_0', 'patient_1' are classes, and their names differ only in numbers: if they are parts" in note
     for kind in (None, "masks"):
         report = wt.pack(src, tmp_path / "b", kind=kind, columns={"label": ""}, dry_run=True)
         assert (report.manifest.classes, report.account.attached["field mask.png"]) == ((), 8)

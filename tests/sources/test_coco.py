@@ -12,8 +12,8 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import rle_box, run_lengths, unpacked
 from wds_tools.sources import coco
 from wds_tools.sources.annotated import completed
+from wds_tools.sources.file_list import RowNames
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import RowNames
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "coco"
 NOT_READ = ("imantics.json", "pycocotools_rle.json", "panoptic_train.json", "panoptic_val.json")  # by pycocotools

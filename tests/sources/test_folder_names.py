@@ -78,7 +78,7 @@ def test_archives_whose_names_differ_only_in_numbers_are_classes_with_a_note(
     src = write_archives(tmp_path, {name: [f"{name}.jpg"] for name in names}, photos)
     labels, notes = pack(src, tmp_path / "dst")
     assert labels == {f"{name}/{name}.jpg": name for name in names}
-    assert "are classes, and their names differ only in numbers: pass --column label= (columns={'label': ''})" in notes
+    assert "are classes, and their names differ only in numbers: if they are parts, or patients, pass --col" in notes
     assert pack(src, tmp_path / "none", columns={"label": ""}) == (dict.fromkeys(labels), "")
 
 
@@ -91,6 +91,15 @@ def test_archives_with_one_inner_folder_of_images_are_in_class_folders(
     files = {name: [f"images/{number}.jpg"] for number, name in enumerate(names.split())}
     labels = pack(write_archives(tmp_path, files, photos, "zip"), tmp_path / "dst")[0]
     assert [labels[path] for path in sorted(labels, key=lambda path: path.rpartition("/")[2])] == classes.split()
+
+
+def test_archives_next_to_folders_of_archives_are_an_error(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_archives(tmp_path, {"cat/1": ["1.jpg"], "cat/2": ["2.jpg"], "dog": ["3.jpg"]}, photos, "zip")
+    with pytest.raises(SourceError, match=r"the archive 'dog' next to a folder of archives, 'cat': move each archive"):
+        wt.pack(src, tmp_path / "dst")
+    (src / "dog").mkdir()
+    (src / "dog.zip").rename(src / "dog" / "dog.zip")
+    assert pack(src, tmp_path / "dst")[0] == {"cat/1.jpg": "cat", "cat/2.jpg": "cat", "dog/3.jpg": "dog"}
 
 
 def test_parts_of_a_download_with_class_folders_have_no_note(tmp_path: Path, photos: list[Photo]) -> None:

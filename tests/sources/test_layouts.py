@@ -23,8 +23,9 @@ from sources_conformance import Photo, photos_of, stored
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, SourceError
+from wds_tools.sources.file_list import further_fields
 from wds_tools.sources.inputs import path_bytes
-from wds_tools.sources.layouts import further_fields, image_endings, is_image_name
+from wds_tools.sources.layouts import image_endings, is_image_name
 from wds_tools.sources.local_tree import FolderTree
 
 FOREIGN = Path(__file__).parents[1] / "foreign"

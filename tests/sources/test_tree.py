@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import tempfile
 import threading
@@ -427,49 +428,23 @@ def test_two_files_for_one_field_of_an_image_are_both_named(tmp_path: Path, one:
     assert all(repr(name) in str(error.value) for name in (one, other, "3.jpg"))
 
 
-def test_a_file_about_a_copy_of_an_image_is_a_field_of_the_copy(tmp_path: Path) -> None:
-    write_files(tmp_path, "3.jpg", "3.jpg.json", "3(1).jpg", "3.jpg(1).json", "3.meta-data.json")  # Google Takeout
-    listing = open_source(tmp_path).scan()
-    assert [[field for field, _ in entry.parts] for entry in listing.inputs] == [["json"], ["json", "meta-data.json"]]
-    assert not listing.skipped
+def test_a_file_about_a_copy_of_an_image_is_not_a_field_of_the_image(tmp_path: Path) -> None:
+    write_files(tmp_path, "3.jpg", "3(1).jpg", "3.meta-data.json", "3.jpg.supplemental-metadata.json")  # Google Takeout
+    fields = ["meta-data.json", "supplemental-metadata.json"]
+    for name in ("3.jpg(1).json", "3.jpg.supplemental-metadata(1).json"):
+        write_files(tmp_path, name, data=b'{"title": "3.jpg"}')
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is about images .* --from folder"):
+            open_source(tmp_path).scan()
+        listing = open_source(tmp_path, kind="folder").scan()
+        assert [sorted(field for field, _ in entry.parts) for entry in listing.inputs] == [[], fields]
+        assert [skip.path for skip in listing.skipped] == [name]
+        (tmp_path / name).unlink()
 
 
 def test_a_class_folder_whose_name_is_not_utf_8_is_noted(tmp_path: Path) -> None:
     write_files(tmp_path, "dog/1.jpg", os.fsdecode(b"K\xe4se/1.jpg"))  # latin-1, as old archives are unpacked
     notes = open_source(tmp_path).scan().account.notes
     assert "folders with names that are not UTF-8 are classes, such as 'K\\udce4se': rename them" in notes
-
-
-def test_metadata_of_google_takeout_belong_to_the_photo_that_they_are_about(tmp_path: Path) -> None:
-    write_files(tmp_path, "a.jpg", "a(1).jpg", "b.jpg")
-    for name in ("a.jpg.supplemental-metadata", "a.jpg.supplemental-metadata(1)", "b.jpg.suppl", "b.jpg.raw"):
-        write_files(tmp_path, f"{name}.json", data=name.encode())
-    source = open_source(tmp_path)
-    fields = {entry.path: source.read(entry).fields for entry in source.scan().inputs}
-    key = "supplemental-metadata.json"  # cut off in long names
-    assert fields == {
-        "a.jpg": {key: b"a.jpg.supplemental-metadata"},
-        "a(1).jpg": {key: b"a.jpg.supplemental-metadata(1)"},
-        "b.jpg": {key: b"b.jpg.suppl", "raw.json": b"b.jpg.raw"},
-    }
-
-
-def test_names_of_google_takeout_are_cut_to_46_characters(tmp_path: Path) -> None:
-    names = [  # the last two are cut in the extension, and in the name
-        "PXL_20230115_1.jpg",
-        "PXL_20230115_123456789.PORTRAIT-01.COVER.jpg",
-        "IMG_20190101_123456789_BURST000_COVER_TOP12.jpg",
-        "received_1234567890123456_1234567890_a_very_long.jpg",
-    ]
-    write_files(tmp_path, *names)
-    for name in names:
-        metadata = json.dumps({"title": name, "imageViews": "3", "geoData": {"latitude": 0.0}})
-        write_files(tmp_path, f"{name}.supplemental-metadata"[:46] + ".json", data=metadata.encode())
-    source = open_source(tmp_path)
-    listing = source.scan()
-    titles = {e.path: json.loads(source.read(e).fields["supplemental-metadata.json"])["title"] for e in listing.inputs}
-    assert titles == {name: name for name in names}
-    assert (listing.skipped, listing.account.notes) == ([], [])
 
 
 def test_a_single_object_is_not_a_table(tmp_path: Path) -> None:

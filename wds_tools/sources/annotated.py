@@ -22,8 +22,7 @@ from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, Record, Skip
-from wds_tools.sources.file_list import Files
-from wds_tools.sources.folder_names import in_other_letters
+from wds_tools.sources.file_list import Files, in_other_letters
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import file_stem, split_folder
 from wds_tools.sources.tree import Layout

@@ -28,9 +28,9 @@ from wds_tools.sources.annotated import (
 )
 from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
-from wds_tools.sources.file_list import Files
+from wds_tools.sources.file_list import Files, RowNames
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import RowNames, file_stem, split_folder, split_in
+from wds_tools.sources.layouts import file_stem, split_folder, split_in
 
 _WORDS = (b'"shapes"', b'"shape_attributes"', b'"coordinates"', b'"box2d"', b'"poly2d"')
 _ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources import folder_names, layouts, masks, yolo
+from wds_tools.sources import layouts, masks, yolo
 from wds_tools.sources.about_images import (
     ENOUGH,
     HEAD,
@@ -32,9 +32,10 @@ from wds_tools.sources.about_images import (
     says_labels,
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
+from wds_tools.sources.file_list import RowNames
 from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import EXTENSIONS, TABLES, RowNames, is_shard_table
+from wds_tools.sources.layouts import EXTENSIONS, TABLES, is_shard_table
 from wds_tools.sources.name_patterns import LABELS_OR_SPLIT_FILE
 from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, RECORDS, About, notes_on, why_not_packed
 
@@ -104,7 +105,7 @@ def note_names(source: Source, collector: Collector) -> None:
     else:
         some = (inputs[index].path for index in range(0, len(inputs), len(inputs) // _MOST_KEYS + 1))
         keys = [path for path in some if "#" not in path]
-        collector.account.notes += folder_names.note_on_prefixes(keys, source.remedy_for_names("NAME"))
+        collector.account.notes += layouts.note_on_prefixes(keys, source.remedy_for_names("NAME"))
 
 
 def check_next_to(source: Source, collector: Collector) -> None:

@@ -1,13 +1,17 @@
 """The files of a tree, listed once: up to a million are objects; if there are more, blocks are in a temporary file.
 
 Iterating makes objects of one block after another. So a question about all files should be asked while iterating.
+`RowNames` has the rule for which image a name in another file means: for tables, COCO files and all others.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
+import posixpath
+import re
 import tempfile
+import unicodedata
 import weakref
 from bisect import bisect_right
 from collections import Counter
@@ -18,12 +22,18 @@ from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, overload
 
 from wds_tools.errors import SourceError
+from wds_tools.format.label import quoted
 from wds_tools.sources import layouts
 from wds_tools.sources.inputs import File, path_bytes
+from wds_tools.sources.layouts import EXTENSIONS, FIELDS, file_stem, folder_of, split_of, split_of_table
 from wds_tools.sources.refused import About, why_not_packed
 
 _MOST_OBJECTS = 1 << 20
 _BLOCK_FILES = 1 << 12
+_COPY = re.compile(r".*\(\d+\)\.")  # 1.jpg.supplemental-metadata(2).json of Google Takeout is about 1(2).jpg
+_PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
+_ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 
 
 class FileList(Sequence[File]):
@@ -212,7 +222,7 @@ class Files:
     @cached_property
     def further_fields(self) -> dict[str, tuple[str, str]]:
         """Path of a further file of an image -> path of the image, field."""
-        return layouts.further_fields(self.files.paths, self._endings)
+        return further_fields(self.files.paths, self._endings)
 
     @cached_property
     def have_json(self) -> bool:
@@ -255,6 +265,145 @@ class Files:
             name: [file for file in self.files if file.path in paths or (name == first and file.path not in everywhere)]
             for name, paths in claimed.items()
         }
+
+
+def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Return the files that are further fields of an image: path -> (path of the image, field).
+
+    Their names are the name of the image, with or without its extension, and another extension.
+
+    >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"], (".jpg", ".png"))
+    {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
+    """
+    candidates = [
+        path
+        for path in paths
+        if not path.endswith(endings) or (path.count(".") > 1 and "." in path[path.rfind("/") + 1 : path.rfind(".")])
+    ]
+    images: dict[str, list[str]] = {start: [] for path in candidates for start, _ in _divisions(path)}
+    for path in paths if images else ():
+        if path.endswith(endings):
+            for start in {path, path[: path.rfind(".")]}:
+                if start in images:
+                    images[start].append(path)
+    fields = {}
+    for path in candidates:
+        for start, field in _divisions(path):
+            owners = [image for image in images[start] if image != path]
+            if owners and _is_field(field):
+                if len(owners) == 1:
+                    fields[path] = (owners[0], field)
+                break
+    return {path: (image, field) for path, (image, field) in fields.items() if image not in fields}
+
+
+def _divisions(path: str) -> list[tuple[str, str]]:
+    """Return how a path can be divided into the path of an image and a field, the shortest field first."""
+    folder, words = folder_of(path), path[path.rfind("/") + 1 :].split(".")
+    counts = range(len(words) - 1, 0, -1)
+    return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
+
+
+def _is_field(field: str) -> bool:
+    """Return whether the end of a file name is a field, and not a part of the name of another image."""
+    word, _, extension = field.rpartition(".")
+    if _COPY.match(field):
+        return False
+    if f".{extension}" in EXTENSIONS:
+        return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
+    return extension in FIELDS
+
+
+class RowNames:
+    """Files by the names that other files may use for them: a path, the end of a path, or these without extension."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._by_name: dict[str, list[File]] = {}
+        self._by_stem: dict[str, list[File]] = {}
+        for file in files:
+            name = posixpath.basename(file.path)
+            self._by_name.setdefault(name, []).append(file)
+            self._by_stem.setdefault(posixpath.splitext(name)[0], []).append(file)
+
+    def has(self, value: Any) -> bool:
+        """Return whether a value names one or more files."""
+        return bool(self._candidates(_text(value)))
+
+    def all_of(self, values: Iterable[Any]) -> list[File]:
+        """Return the first file that each value can mean, without values that name none."""
+        return [files[0] for value in values if (files := self._candidates(_text(value)))]
+
+    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
+        """Return the file that a value names; None if there is none.
+
+        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
+        else in the split of the table, or else below the folder of the table.
+
+        Args:
+            value: A text, or a number that is an id.
+            table: Path of the file with the value.
+            folder: Name of a folder, such as the folder of a split.
+        """
+        name = _text(value)
+        candidates = self._candidates(name)
+        if len(candidates) > 1:
+            above, split = posixpath.dirname(table), split_of_table(table)
+            path = posixpath.join(above, name)
+            for test in (
+                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
+                lambda file: folder in file.path.split("/")[:-1],
+                lambda file: bool(split) and split_of(file.path) == split,
+                lambda file: bool(above) and file.path.startswith(f"{above}/"),
+            ):
+                candidates = list(filter(test, candidates)) or candidates
+        if len(candidates) > 1:
+            raise SourceError(
+                f"{table} names {name!r}, which can be {quoted(file.path for file in candidates[:2])}: write paths "
+                "into it, or keep one of the files"
+            )
+        return candidates[0] if candidates else None
+
+    def _candidates(self, name: str) -> list[File]:
+        last = posixpath.basename(name)
+        if not last:
+            return []
+        exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
+        return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
+
+
+def _text(value: Any) -> str:
+    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    return _ABOVE.sub("", str(value).strip().replace("\\", "/"))
+
+
+def _fits(path: str, name: str) -> bool:
+    """Return whether a path ends with a name; or the name, as a path on another machine, with the path."""
+    is_longer = name.endswith(f"/{path}") and ("/" in path or _ABSOLUTE.match(name) is not None)
+    return is_longer or f"/{path}".endswith(f"/{name}")
+
+
+def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
+    """Return whether at least half of the images are named; only images in the splits of the named ones count."""
+    splits = {split_of(file.path) for file in named}
+    return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)
+
+
+def in_other_letters(paths: Iterable[str], images: Iterable[str]) -> dict[str, str]:
+    """Return path -> image whose name differs from it only in case or in how accents are encoded, without extensions.
+
+    >>> in_other_letters(["labels/img_1.txt", "labels/IMG_2.txt"], ["images/IMG_1.jpg", "images/IMG_2.jpg"])
+    {'labels/img_1.txt': 'images/IMG_1.jpg'}
+    """
+    path_of = {file_stem(path): path for path in paths}
+    stem_of = {_letters(stem): stem for stem in path_of}
+    pairs = [(stem_of.get(_letters(file_stem(image))), image) for image in images] if path_of else []
+    return {path_of[stem]: image for stem, image in pairs if stem is not None and stem != file_stem(image)}
+
+
+def _letters(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 class _Block(NamedTuple):

@@ -25,13 +25,11 @@ from wds_tools.sources.about_images import (
 )
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
-from wds_tools.sources.file_list import Files
-from wds_tools.sources.folder_names import are_parts
+from wds_tools.sources.file_list import Files, RowNames, are_most
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import (
-    RowNames,
-    are_most,
+    are_parts,
     file_stem,
     first_folders,
     names_a_file,

@@ -1,29 +1,34 @@
 """How the files of a tree are arranged: which are images, splits, classes, and further fields of an image.
 
-Pure functions of names, the same for folders, archives and URLs. `RowNames` has the rule for which image a name in
-another file means: for tables, COCO files and all others.
+Pure functions of names, the same for folders, archives and URLs.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
-from wds_tools.sources.inputs import File, with_same
+from wds_tools.sources.inputs import with_same
 from wds_tools.sources.name_patterns import (
+    COPY,
     IMAGES_FOLDER,
+    NUMBERS,
     OTHER_PART,
+    PART,
     SHARD,
     SPLIT_AND_CLASS,
     SPLIT_FOLDER,
     SPLIT_OF,
     TEST_FOLDER,
 )
+from wds_tools.wording import counted
 
 _JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
@@ -39,21 +44,16 @@ _SYSTEM_FOLDERS = {  # hidden too
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 MAX_LEVEL = 4  # levels of folders that are searched for splits
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
+_LOOKED_AT = 1000  # names of images
+_NUMBER = re.compile(r"\d+")
+_SYNSET = re.compile(r"n\d{8}")
+_IF_PARTS = "if they are parts, or patients, pass --column label= (columns={'label': ''}) to pack without labels"
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
-_TAKEOUT = re.compile(  # 1.jpg.supplemental-metadata(2).json is about 1(2).jpg; long names are cut off
-    rf"(.+)({'|'.join(map(re.escape, EXTENSIONS))})(\.s[a-z-]*|)(\(\d+\))?\.json", re.IGNORECASE
-)
-_ABOUT_PHOTO = ".supplemental-metadata"
-_MOST_OF_TAKEOUT = 46  # characters of a name before .json; the rest is cut off, even of the name of the image
-_COPY = re.compile(r"[a-z]+ ?\(\d+\)\.")
-_PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard, and into .json files too"
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
-_ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
-_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 
 
 def is_image_name(name: str) -> bool:
@@ -301,9 +301,8 @@ def first_folders(paths: Iterable[str]) -> list[str]:
     []
     """
     folders = {tuple(name for name in path.split("/")[:-1] if not is_split_name(name)) for path in paths}
-    while folders and all(folders) and len({folder[0] for folder in folders}) == 1:
-        folders = {folder[1:] for folder in folders}
-    names = sorted({folder[0] for folder in folders if folder})
+    level = len(posixpath.commonprefix([*folders]))
+    names = sorted({folder[level] for folder in folders if len(folder) > level})
     return names if len(names) > 1 else []
 
 
@@ -313,13 +312,8 @@ def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
     >>> common_folder([("a", "cat"), ("a", "dog")]), common_folder([("cat",), ("cat",)])
     ('a/', '')
     """
-    folders = list(folders)
-    level = 0
-    while folders and all(len(folder) > level + 1 for folder in folders):
-        if len({folder[level] for folder in folders}) > 1:
-            break
-        level += 1
-    return "".join(f"{name}/" for name in folders[0][:level]) if level else ""
+    common = posixpath.commonprefix([folder[:-1] for folder in folders])
+    return "".join(f"{name}/" for name in common)
 
 
 def without_split(path: str, level: int | None) -> str:
@@ -356,59 +350,6 @@ def class_folder(path: str) -> str | None:
     """Return the class of an image: the first folder of its path; None without a folder."""
     folder, slash, _ = path.partition("/")
     return folder if slash else None
-
-
-def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Return the files that are further fields of an image: path -> (path of the image, field).
-
-    Their names are the name of the image, with or without its extension, and another extension.
-
-    >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"], (".jpg", ".png"))
-    {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
-    """
-    candidates = [
-        path
-        for path in paths
-        if not path.endswith(endings) or (path.count(".") > 1 and "." in path[path.rfind("/") + 1 : path.rfind(".")])
-    ]
-    images: dict[str, list[str]] = {start: [] for path in candidates for start, _ in _divisions(path)}
-    for path in paths if images else ():
-        if path.endswith(endings):
-            for start in {path, path[: path.rfind(".")], path[: path.rfind("/") + 1 + _MOST_OF_TAKEOUT]}:
-                if start in images:
-                    images[start].append(path)
-    is_takeout = any(path.endswith(f"{_ABOUT_PHOTO}.json") for path in candidates)
-    fields = {}
-    for path in candidates:
-        for start, field in _divisions(path):
-            is_cut = field == "json" and len(posixpath.basename(start)) == _MOST_OF_TAKEOUT
-            owners = [image for image in images[start] if image != path and (is_cut or image[len(start) :][:1] in ".")]
-            if owners and _is_field(field):
-                if len(owners) == 1:
-                    fields[path] = (owners[0], f"{_ABOUT_PHOTO[1:]}.json" if is_cut and is_takeout else field)
-                break
-    return {path: (image, field) for path, (image, field) in fields.items() if image not in fields}
-
-
-def _divisions(path: str) -> list[tuple[str, str]]:
-    """Return how a path can be divided into the path of an image and a field, the shortest field first."""
-    parts = _TAKEOUT.fullmatch(path) if path.lower().endswith(".json") else None
-    if parts is not None and _ABOUT_PHOTO.startswith(parts[3].lower()):
-        image, ending, word, copy = parts.groups()
-        path = f"{image}{copy or ''}{ending}{word and _ABOUT_PHOTO}.json"
-    folder, words = folder_of(path), path[path.rfind("/") + 1 :].split(".")
-    counts = range(len(words) - 1, 0, -1)
-    return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
-
-
-def _is_field(field: str) -> bool:
-    """Return whether the end of a file name is a field, and not a part of the name of another image."""
-    word, _, extension = field.rpartition(".")
-    if _COPY.match(field):
-        return False
-    if f".{extension}" in EXTENSIONS:
-        return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
-    return extension in FIELDS
 
 
 def check_stems(paths: Sequence[str], *, where: str) -> None:
@@ -524,77 +465,134 @@ def splits_error(
     return SourceError(f"{where} has {content}: pack with --split folders (pack_splits){also}")
 
 
-class RowNames:
-    """Files by the names that other files may use for them: a path, the end of a path, or these without extension."""
+def folders_of_archives(
+    places: Sequence[str], stems: Sequence[str], paths: Sequence[Collection[str]], *, where: str
+) -> tuple[list[str], str]:
+    """Return the folder that stands for each archive, which may be empty, and a note if that is not certain.
 
-    def __init__(self, files: Iterable[File]) -> None:
-        self._by_name: dict[str, list[File]] = {}
-        self._by_stem: dict[str, list[File]] = {}
-        for file in files:
-            name = posixpath.basename(file.path)
-            self._by_name.setdefault(name, []).append(file)
-            self._by_stem.setdefault(posixpath.splitext(name)[0], []).append(file)
+    Archives are class folders if their images are in no folder, or in one with a usual name for images. Those in
+    several folders belong to these. Archives named like splits, parts or shards are no folders.
 
-    def has(self, value: Any) -> bool:
-        """Return whether a value names one or more files."""
-        return bool(self._candidates(_text(value)))
+    >>> folders_of_archives(["", ""], ["cat", "dog"], [["1.jpg"], ["2.jpg"]], where="pets")
+    (['cat/', 'dog/'], '')
+    >>> folders_of_archives(["cat", "dog"], ["1", "1"], [["1.jpg"], ["2.jpg"]], where="pets")
+    (['cat/', 'dog/'], '')
+    >>> folders_of_archives(["", ""], ["train-0", "train-1"], [["1.jpg"], ["2.jpg"]], where="pets")[0]
+    ['', '']
 
-    def all_of(self, values: Iterable[Any]) -> list[File]:
-        """Return the first file that each value can mean, without values that name none."""
-        return [files[0] for value in values if (files := self._candidates(_text(value)))]
-
-    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
-        """Return the file that a value names; None if there is none.
-
-        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
-        else in the split of the table, or else below the folder of the table.
-
-        Args:
-            value: A text, or a number that is an id.
-            table: Path of the file with the value.
-            folder: Name of a folder, such as the folder of a split.
-        """
-        name = _text(value)
-        candidates = self._candidates(name)
-        if len(candidates) > 1:
-            above, split = posixpath.dirname(table), split_of_table(table)
-            path = posixpath.join(above, name)
-            for test in (
-                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
-                lambda file: folder in file.path.split("/")[:-1],
-                lambda file: bool(split) and split_of(file.path) == split,
-                lambda file: bool(above) and file.path.startswith(f"{above}/"),
-            ):
-                candidates = list(filter(test, candidates)) or candidates
-        if len(candidates) > 1:
-            raise SourceError(
-                f"{table} names {name!r}, which can be {quoted(file.path for file in candidates[:2])}: write paths "
-                "into it, or keep one of the files"
-            )
-        return candidates[0] if candidates else None
-
-    def _candidates(self, name: str) -> list[File]:
-        last = posixpath.basename(name)
-        if not last:
-            return []
-        exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
-        return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
+    Args:
+        places: The folders that they are in.
+        stems: Their names without extension.
+        paths: The paths in each.
+        where: Name of the source, for messages.
+    """
+    folders = {path.rpartition("/")[0] for archive in paths for path in archive if is_image_name(path)}
+    folders = {folder for folder in folders if hidden_root(f"{folder}/") is None}
+    if len(stems) < 2 or len(folders) != 1 or not (folders == {""} or is_role(*folders)):
+        return [""] * len(stems), ""
+    if len({*places}) > 1 and all(places):
+        return [f"{place}/" for place in places], ""
+    if all(map(is_split_name, stems)) or are_shard_folders(stems) or are_parts(stems):
+        shown = quoted(sorted(stems)[:2])
+        note = f"the archives {shown} are parts and not classes, by their names: unpack each into a folder if they are"
+        return [""] * len(stems), f"{note} classes"
+    if len({*places}) > 1:
+        above = stems[places.index("")]
+        raise SourceError(
+            f"{where} has the archive {above!r} next to a folder of archives, {max(places)!r}: move each archive into "
+            "the folder of its class, or all into one folder"
+        )
+    return [f"{stem}/" for stem in stems], note_on_numbers(stems, "archives")
 
 
-def _text(value: Any) -> str:
-    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return ""
-    return _ABOVE.sub("", str(value).strip().replace("\\", "/"))
+def note_on_numbers(names: Collection[str], kind: str) -> str:
+    """Return a note if some folders or archives that are classes have names that differ only in numbers.
+
+    >>> note_on_numbers(["cat", "cat2", "dog"], "archives")[:70]
+    "the archives 'cat', 'cat2' are classes, and their names differ only in"
+    """
+    same = with_same(sorted(names), _words)
+    alike = next((sorted({*group})[:2] for group in same.values() if len({*group}) > 1), [])
+    return f"the {kind} {quoted(alike)} are classes, and their names differ only in numbers: {_IF_PARTS}" * bool(alike)
 
 
-def _fits(path: str, name: str) -> bool:
-    """Return whether a path ends with a name; or the name, as a path on another machine, with the path."""
-    is_longer = name.endswith(f"/{path}") and ("/" in path or _ABSOLUTE.match(name) is not None)
-    return is_longer or f"/{path}".endswith(f"/{name}")
+def differ_in_numbers(names: Collection[str]) -> bool:
+    """Return whether several names have the same words, and different numbers.
+
+    >>> differ_in_numbers(["s1", "s12"]), differ_in_numbers(["a1", "b1"]), differ_in_numbers(["s1"])
+    (True, False, False)
+    """
+    return len({*names}) > 1 and len(set(map(_words, names))) == 1
 
 
-def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
-    """Return whether at least half of the images are named; only images in the splits of the named ones count."""
-    splits = {split_of(file.path) for file in named}
-    return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)
+def _words(name: str) -> str:
+    """Return a name without numbers, unless it is an id of WordNet."""
+    return name if _SYNSET.match(name) else _NUMBER.sub("#", NUMBERS.without(name))
+
+
+def are_parts(names: Collection[str]) -> bool:
+    """Return whether the names of several folders or archives are usual for parts of a dataset.
+
+    >>> are_parts(["batch_1", "batch_2"]), are_parts(["New folder", "New folder (2)"]), are_parts(["room1", "room2"])
+    (True, True, False)
+    """
+    return len({*names}) > 1 and (all(map(PART.match, names)) or len({*map(COPY.without, names)}) == 1)
+
+
+def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
+    """Return a note if class folders are usual for parts of a dataset, by their names, and those of images in them.
+
+    >>> notes_on_parts(["batch_1", "batch_2"], ["batch_1/1.jpg", "batch_2/2.jpg"])[0][:53]
+    "the classes 'batch_1', 'batch_2' are named like parts"
+    >>> notes_on_parts(["0000045", "0000099"], ["0000045/001.jpg", "0000099/001.jpg"])
+    []
+    """
+    some = [path.split("/")[-2:] for path in paths[:: len(paths) // _LOOKED_AT + 1] if "/" in path]
+    are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
+    if are_parts(names) or (are_shards and all(image.startswith(folder) for folder, image in some)):  # FFHQ
+        return [f"the classes {quoted(sorted(names)[:2])} are named like parts of a dataset: {_IF_PARTS}"]
+    return []
+
+
+def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return what a user should know about the names of images, and of folders that are not classes.
+
+    >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
+    ["1 folder without an image: not a class, such as 'fig'"]
+    """
+    classes, notes = set(classes), []
+    if same := next((sorted({*group}) for group in with_same(paths, str.lower).values() if len({*group}) > 1), []):
+        notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
+    if damaged := [name for name in sorted(classes) if any("\ud800" <= character <= "\udfff" for character in name)]:
+        notes.append(f"folders with names that are not UTF-8 are classes, such as {damaged[0]!r}: rename them")
+    if folders := sorted(set(others) - classes):
+        notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")
+    return notes
+
+
+def note_on_prefixes(paths: Sequence[str], remedy: str = "move the images into folders with these names") -> list[str]:
+    """Return a note if the names of images without labels begin with a few words, which can be classes.
+
+    >>> note_on_prefixes(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"])
+    ["no labels; names begin with 'cat', 'dog': if these are classes, move the images into folders with these names"]
+    >>> note_on_prefixes(["image_1.jpg", "image_2.jpg"]), note_on_prefixes(["a1.jpg", "b1.jpg"])
+    ([], [])
+    """
+    some = paths[:: len(paths) // _LOOKED_AT + 1]
+    stems = (file_stem(path) for path in some)
+    counts = Counter(NUMBERS.without(stem) or stem for stem in stems)
+    if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
+        return []
+    shown = quoted(sorted(counts))
+    return [f"no labels; names begin with {shown}: if these are classes, {remedy}"]
+
+
+def notes_about_levels(paths: Iterable[str]) -> list[str]:
+    """Return the note that folders in the folders of classes are not classes; none if they have no such folders.
+
+    >>> notes_about_levels(["cat/lion/1.jpg", "cat/puma/1.jpg", "owl/1.jpg"])
+    ["the first folder is the class: folders in it, such as 'cat/lion', are not classes"]
+    """
+    folders = sorted({"/".join(path.split("/")[:2]) for path in paths if path.count("/") > 1})
+    several = [folder for folder, following in pairwise(folders) if class_folder(folder) == class_folder(following)]
+    return [f"the first folder is the class: folders in it, such as {several[0]!r}, are not classes"] if several else []

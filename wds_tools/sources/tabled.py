@@ -16,19 +16,11 @@ from wds_tools.sources import masks
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
-from wds_tools.sources.file_list import Files
+from wds_tools.sources.file_list import Files, RowNames, are_most
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.inputs import File, field_bytes
 from wds_tools.sources.label_choice import Flags, one_hot
-from wds_tools.sources.layouts import (
-    RowNames,
-    are_most,
-    is_image_name,
-    names_a_file,
-    split_folder,
-    split_of,
-    split_of_table,
-)
+from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import COUNT, Row, states_classes

@@ -17,7 +17,7 @@ from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.objects import packed, unpacked, unpacked_bytes
-from wds_tools.sources import folder_names, layouts, masks
+from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
@@ -225,7 +225,7 @@ class ClassFolders(Layout):
         elif label_of is None:
             jsons, texts = ([p[field] for p in parts.values() if field in p][:_READ] for field in ("json", "txt"))
             hint = note_on_labels(map(files.read, jsons), list(map(files.read, texts)))
-            collector.account.notes += hint or folder_names.note_on_prefixes(paths)
+            collector.account.notes += hint or layouts.note_on_prefixes(paths)
         self._add_images(collector, images, parts, label_of or (lambda _: NONE))
         for file in files.others:
             if file.path not in fields and file is not lists:
@@ -326,8 +326,8 @@ class ClassFolders(Layout):
             paths = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             below = (self._without_split(path) for path in paths if path.startswith(self.base))
             others = {layouts.class_folder(path.removeprefix(above)) for path in below if path.startswith(above)}
-            collector.account.notes += folder_names.notes_about_names(images, names, filter(None, others))
-            collector.account.notes += [] if self.given else folder_names.notes_on_parts(names, images)
+            collector.account.notes += layouts.notes_about_names(images, names, filter(None, others))
+            collector.account.notes += [] if self.given else layouts.notes_on_parts(names, images)
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
         missing = {folder for folder, class_name in folders.items() if class_name is None and labels and not self.given}
         outside = [path for path in images if path[: path.rfind("/") + 1] in missing] if missing else []
@@ -363,7 +363,7 @@ class ClassFolders(Layout):
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
-            collector.account.notes += folder_names.notes_about_levels(paths.values())
+            collector.account.notes += layouts.notes_about_levels(paths.values())
         classes = {path: layouts.class_folder(below) for path, below in paths.items()}
         if not self.given:
             class_of = {folder: class_name for folder, class_name in classes.items() if class_name is not None}

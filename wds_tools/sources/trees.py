@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, islice
@@ -36,7 +36,7 @@ from wds_tools.sources.base import (
     check_size,
     stamp_files,
 )
-from wds_tools.sources.file_list import FileList, Sorter
+from wds_tools.sources.file_list import FileList, Sorter, further_fields
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.files import (
     CODECS,
@@ -50,9 +50,15 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
-from wds_tools.sources.folder_names import folders_of_archives
 from wds_tools.sources.inputs import File, path_bytes, with_same
-from wds_tools.sources.layouts import FIELDS, folder_of, hidden_root, is_image_name, may_have_hidden
+from wds_tools.sources.layouts import (
+    folder_of,
+    folders_of_archives,
+    hidden_root,
+    image_endings,
+    is_image_name,
+    may_have_hidden,
+)
 from wds_tools.sources.masks import may_have_masks, pairs
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -297,40 +303,25 @@ class Archives(Tree):
 
     def _joined(self, stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
         """Yield the files of each archive, in its folder if archives are folders, see `folders_of_archives`."""
-        folders, note = folders_of_archives(stems, archives)
-        if above := self._folders_above(archives, are_classes=any(folders)):
-            folders, note = [f"{place}/{folder}" for place, folder in zip(above, folders, strict=True)], ""
+        paths = [path.url if isinstance(path, RemoteFile) else str(path) for path in self.paths]
+        above = posixpath.commonpath(map(posixpath.dirname, paths))
+        places = [posixpath.dirname(posixpath.relpath(path, above)) for path in paths]
+        folders, note = folders_of_archives(places, stems, archives, where=self.name)
         self.notes += (note,) if note and self.have_labels else ()
         names = [folder + name for folder, files in zip(folders, archives, strict=True) for name in files]
-        same = with_same(names, str) if len(archives) > 1 else {}
-        images = {name.rpartition(".")[0]: name for name in same if is_image_name(name)}
-        has_masks = may_have_masks(images.values(), map(folder_of, images.values()))
-        of_images = {
-            mask for _, fields in pairs(images.values() if has_masks else ()).pairs for mask in fields.values()
-        }
-        for name in same:
-            if name in of_images or (name.lower().endswith(FIELDS) and name.rpartition(".")[0] in images):
-                raise SourceError(
-                    f"{self.name} has {name!r} and its image in several archives, so that it is not known which belong "
-                    "together: unpack each archive into a folder of its own"
-                )
-        if images:
-            first = min(images.values())
+        same = [*with_same(names, str)] if len(archives) > 1 else []
+        masks = pairs(same).pairs if may_have_masks(same, map(folder_of, same)) else []
+        of_images = {mask for _, fields in masks for mask in fields.values()}
+        if parts := sorted({*of_images, *further_fields(same, image_endings(same))}):
+            raise SourceError(
+                f"{self.name} has {parts[0]!r} and its image in several archives, so that it is not known which belong "
+                "together: unpack each archive into a folder of its own"
+            )
+        if images := list(filter(is_image_name, same)):
+            first = min(images)
             self.notes += (f"{counted(len(images), 'path')} in several archives, such as {first!r}: all are packed",)
         for folder, files in zip(folders, archives, strict=True):
             yield [file._replace(path=folder + name) for name, file in files.items()]
-
-    def _folders_above(self, archives: Sequence[Iterable[str]], *, are_classes: bool) -> list[str]:
-        """Return the folder that has each archive, if they are in several folders and their images are in none.
-
-        ``are_classes``: if they were in one folder, each archive would be a class.
-        """
-        are_flat = not any("/" in name for archive in archives for name in archive if is_image_name(name))
-        places = [posixpath.dirname(path.url if isinstance(path, RemoteFile) else str(path)) for path in self.paths]
-        if not (are_flat or are_classes) or len({*places}) < 2:
-            return []
-        above = [posixpath.relpath(place, posixpath.commonpath(places)) for place in places]
-        return [] if "." in above else above
 
 
 class TarTree(Archives):

@@ -14,7 +14,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further, packed, unpacked
-from wds_tools.sources import folder_names, layouts, masks
+from wds_tools.sources import layouts, masks
 from wds_tools.sources.annotated import LOOKED_AT, Annotated, Annotations, Collected, Described, Members, notes_on_names
 from wds_tools.sources.class_file import lines_of, names_in
 from wds_tools.sources.columns import LABEL
@@ -378,7 +378,7 @@ class Masks(Annotated):
         is_unlabelled = self.options.columns.get(LABEL) == ""
         classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
         notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
-        notes += filter(None, [folder_names.note_on_numbers({*classes.values()}, "folders")])
+        notes += filter(None, [layouts.note_on_numbers({*classes.values()}, "folders")])
         if without:
             splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
             notes.append(f"there are masks of {splits} only, and none of {others}")
