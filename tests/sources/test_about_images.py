@@ -76,7 +76,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "species.names": (lambda path: path.write_text("\n".join(NAMES)), "has a name for each number .* with --classes"),
     "label_map.pbtxt": (
         lambda path: path.write_text("item { id: 1 name: 'cat' }\nitem { id: 2 name: 'dog' }\n"),
-        "is named like a list of classes, and is not read: pass it with --classes",
+        "has a name for each number .* with --classes",
     ),
     "settings.json": (lambda path: path.write_text('{"width": 224, "height": 224}'), ""),
     "photos.xml": (lambda path: path.write_text("<a/>"), ""),

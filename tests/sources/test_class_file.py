@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.class_file import names_of
 
 NAMES = ("zero", "one", "two", "three")
@@ -91,8 +91,7 @@ def test_all_usual_forms_are_read(
     [
         (b"class\nzero\none\ntwo\nthree\n", "begins with 'class'.*header.*JSON list"),
         (b"#classes\nzero\none\ntwo\nthree\n", "begins with '#classes'.*comment"),
-        (b"1 zero\n2 one\n3 two\n4 three\n", "numbers '1', '2', '3', '4'; class numbers are 0 to 3"),
-        (b"zero 1\none 2\ntwo 3\nthree 4\n", "numbers '1', '2', '3', '4'.* add a name for 0"),
+        (b"2 zero\n3 one\n4 two\n5 three\n", "numbers '2', '3', '4', '5'; class numbers are 0 to 3.* add a name for 0"),
         (
             b"zero 120\none 80\ntwo 120\nthree 7\n",
             "numbers '120', '80', '120', '7'.* leave them out if they are counts",
@@ -103,14 +102,12 @@ def test_all_usual_forms_are_read(
         (b"zero (120)\none (80)\ntwo (5)\nthree (7)\n", "leave them out if they are counts"),
         (b"0 zero 120\n1 one 80\n2 two 5\n3 three 7\n", "leave them out if they are counts"),
         (b"0,zero,120\n1,one,80\n2,two,5\n3,three,7\n", "several columns"),
-        (b"item { id: 1 name: 'zero' }\nitem { id: 2 name: 'one' }\n", "add a name for 0, such as background"),
         (b'{"id2label": {"0": "zero", "1": "one"}, "label2id": {"zero": 1, "one": 0}}', "different class names"),
         (b'{"zero": 120, "one": 80}', "leave them out if they are counts"),
         (b"wnid,name\nn01,zero\nn02,one\n", "several columns"),
         ("zero\none\ntwo\ntr\xeas\n".encode("latin-1"), "not text in UTF-8.*save it as UTF-8"),
         ("\n".join(NAMES).encode("utf-16-le"), "not text"),
         (b'[["zero", ["one"]]]', "no class names"),
-        (b'{"zero": 1, "one": 2}', "add a name for 0, such as background"),
         (b'["zero", "one"', "begins like JSON"),
         (b"names: {0: zero, 2: one}", "class numbers are 0 to 1"),
         (b"zero\none\ntwo\n", "label 3, but there are only 3 class names"),
@@ -120,6 +117,31 @@ def test_what_may_shift_the_names_is_an_error(table: Path, tmp_path: Path, conte
     (tmp_path / "names").write_bytes(content)
     with pytest.raises((OptionError, wt.WdsToolsError), match=message):
         wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"item { id: 1 name: 'one' }\nitem { id: 2 name: 'two' }\nitem { id: 3 name: 'three' }\n",  # of TensorFlow
+        b"1 one\n2 two\n3 three\n",  # of CUB-200
+        b'{"3": "three", "1": "one", "2": "two"}',  # of Flowers-102
+        b"three 3\none 1\ntwo 2\n",
+    ],
+)
+def test_names_may_count_from_1_if_the_labels_do(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    (tmp_path / "names").write_bytes(content)
+    with pytest.raises(LabelError, match=r"has label 0, and the class names .* have the numbers 1 to 3: add a name"):
+        wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True)
+    table.write_text("\n".join(line for line in table.read_text().splitlines() if not line.endswith(",0")))
+    manifest = wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", workers=1).manifest
+    assert manifest.classes == ("0", "one", "two", "three")
+    with wt.make_loader(tmp_path / "dst", batch_size=3, num_workers=0, view=wt.CenterCrop(32)) as loader:
+        assert sorted(next(iter(loader)).label.tolist()) == [1, 2, 3]
+    assert [record.message for record in caplog.records if "class" in record.message] == [
+        f"{table}: the class names that were given count from 1: class 0 has no name"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,3 +210,15 @@ def test_more_names_than_labels_are_a_note(table: Path, tmp_path: Path, caplog: 
     (tmp_path / "names").write_text("background\n" + "\n".join(NAMES))
     wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True)
     assert "there are 5 class names, and the largest label is 3: no sample is 'three'" in caplog.text
+
+
+def test_folders_that_are_numbers_have_the_names_of_a_label_map(photos: Path, tmp_path: Path) -> None:
+    for number, image in enumerate(sorted(photos.rglob("*.jpg"))[:2], 1):
+        (tmp_path / "train" / str(number)).mkdir(parents=True)
+        (tmp_path / "train" / str(number) / image.name).write_bytes(image.read_bytes())
+    (tmp_path / "cat_to_name.json").write_text('{"1": "rose", "2": "tulip"}')
+    given = {"classes": tmp_path / "cat_to_name.json", "dry_run": True}
+    with pytest.raises(LabelError, match=r"class '1' in .* add it, or pass --label-type number"):
+        wt.pack(tmp_path / "train", tmp_path / "dst", **given)
+    report = wt.pack(tmp_path / "train", tmp_path / "dst", label_type="number", **given)
+    assert report.manifest.classes == ("0", "rose", "tulip")

@@ -330,7 +330,7 @@ def of_class_names(path: str, data: bytes) -> str:
     classes = likely_names(value) if isinstance(value, dict) else ()
     if not classes and OF_NAMES.search(name) and len(data) <= MAX_TEXT:
         try:
-            classes = likely_names([*names_of(data, path)])
+            classes = likely_names([*names_of(data, path, may_count_from_1=True)])
         except (SourceError, OptionError):
             is_list = is_class_list(file_stem(name))
             return f"{OF_CLASSES[1]}, and is not read: pass it with --classes (classes=)" if is_list else ""

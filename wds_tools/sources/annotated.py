@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NONE, quoted
+from wds_tools.format.label import NONE, NamesFromOne, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
 from wds_tools.sources import layouts, masks
@@ -222,6 +222,8 @@ class Annotated(Layout):
         """Return the classes of objects: those that the user names, or all of the source."""
         listed = class_list(split.annotations, split.source)
         given = self.options.classes if self.place == CATEGORY_PATH else None
+        if isinstance(given, NamesFromOne) and given[0] in listed.names:
+            raise SourceError(f"{split.source} numbers classes from 0, and the names that were given count from 1")
         return listed.with_names(given, split.source) if given else listed
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import MAX_CLASSES, quoted
+from wds_tools.format.label import MAX_CLASSES, NamesFromOne, quoted
 from wds_tools.sources.base import import_optional
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.label_choice import names_by_number
@@ -265,17 +265,19 @@ def read_class_names(path: Path) -> tuple[str, ...]:
             f"classes={str(path)!r} cannot be read: {error.strerror}; expected a file with one name per line"
         ) from error
     try:
-        return names_of(data, str(path), f"{path} (--classes, classes=)")
+        return names_of(data, str(path), f"{path} (--classes, classes=)", may_count_from_1=True)
     except SourceError as error:
         raise OptionError(str(error)) from error
 
 
-def names_of(data: bytes, path: str, where: str = "", *, by_line: bool = False) -> tuple[str, ...]:
+def names_of(
+    data: bytes, path: str, where: str = "", *, by_line: bool = False, may_count_from_1: bool = False
+) -> tuple[str, ...]:
     """Return the class names in the content of a file, in the order of class numbers, without spaces around them.
 
     The file has one name per line, or all in one; or lines with a name and its number, in any order, with or without a
     header; or JSON, YAML, or a label map of TensorFlow. Empty lines, and lines that begin with ``#`` and a space, are
-    left out; ``by_line`` counts them, as programs do that number classes by line.
+    left out; ``by_line`` counts them, as programs do that number classes by line. Numbers from 1 make `NamesFromOne`.
 
     Raises:
         SourceError: The content is not clearly names.
@@ -283,21 +285,25 @@ def names_of(data: bytes, path: str, where: str = "", *, by_line: bool = False) 
     where = where or path
     if len(data) > _MAX_BYTES:
         raise SourceError(f"{where} has more than {_MAX_BYTES:,} bytes; allowed are {MAX_CLASSES:,} names")
-    names = _names_in(text_of(data, where), path, where, by_line=by_line)
+    content = _names_in(text_of(data, where), path, where, by_line=by_line)
+    names = (
+        in_order(content, where, may_count_from_1=may_count_from_1) if isinstance(content, Mapping) else tuple(content)
+    )
     if binary := next((name for name in names if _CONTROL.search(name)), None):
         raise SourceError(f"{where} has {binary[:40]!a}, which is not text: save it as text in UTF-8")
-    return tuple(names)
+    return names
 
 
-def _names_in(text: str, path: str, where: str, *, by_line: bool) -> Sequence[str]:
+def _names_in(text: str, path: str, where: str, *, by_line: bool) -> Sequence[str] | Mapping[int, str]:
+    """Return class names in their order, or by number."""
     text = _ASSIGNED.sub("", text, 1) if _ASSIGNED.match(text) else text
     if text.lstrip()[:1] in ("[", "{"):
-        return of_value(_value(text, where), where)
+        return _numbered_in(_value(text, where), where)
     if path.lower().endswith((".yaml", ".yml")) or _YAML_ENTRY.search(text):
-        return of_value(load_yaml(text, where), where)
+        return _numbered_in(load_yaml(text, where), where)
     if _MESSAGE.search(text):
         items = [dict(_ENTRY.findall(re.sub(r"\b\w+\s*:?\s*\{[^{}]*\}", "", item))) for item in _ITEM.findall(text)]
-        return of_value([{key: _literal(value) for key, value in item.items()} for item in items], where)
+        return _numbered_in([{key: _literal(value) for key, value in item.items()} for item in items], where)
     lines = [line.strip() for line in _LINE_END.split(text)]
     if by_line:
         lines = lines[: max((position for position, line in enumerate(lines, 1) if line), default=0)]
@@ -337,41 +343,44 @@ def _value(text: str, where: str) -> Any:
 
 def of_value(value: Any, where: str) -> tuple[str, ...]:
     """Return the names in a value, or in entries of a dictionary such as ``names``."""
+    return in_order(_numbered_in(value, where), where)
+
+
+def _numbered_in(value: Any, where: str) -> dict[int, str]:
+    """Return number -> name in a value, or in entries of a dictionary such as ``names``."""
     entries = value if isinstance(value, Mapping) else {}
     lists = {key: entries[key] for key in (*CLASS_LISTS, *MAYBE_LISTS) if isinstance(entries.get(key), (list, Mapping))}
-    lists = lists or {"": value}
-    different = {in_order(numbered_names(entry), where) for entry in lists.values()}
-    if len(different) > 1:
+    names, *others = [numbered_names(entry) or {} for entry in lists.values() or (value,)]
+    if any(other != names for other in others):
         raise SourceError(f"{where} has different class names in {quoted(lists)}: remove all but one")
-    [names] = different
-    if str(count := entries.get("nc", len(names))) != str(len(names)):
+    if names and str(count := entries.get("nc", len(names))) != str(len(names)):
         raise SourceError(f"{where}: nc is {count}, and there are {len(names)} names: correct one of them")
     return names
 
 
-def in_order(numbered: Mapping[int, str] | None, where: str) -> tuple[str, ...]:
-    """Return class names by number, if each number from 0 has one."""
+def in_order(numbered: Mapping[int, str], where: str, *, may_count_from_1: bool = False) -> tuple[str, ...]:
+    """Return class names by number, if each number from 0 has one; or from 1, if that is allowed."""
     if not numbered or not all(numbered.values()):
         raise SourceError(
             f"{where} has no class names: expected a list of names, or a name for each number from 0, such as "
             '["cat", "dog"] or {"cat": 0, "dog": 1}'
         )
-    if sorted(numbered) != [*range(len(numbered))]:
+    names = tuple(numbered[number] for number in sorted(numbered))
+    first = min(numbered)
+    if sorted(numbered) != [*range(first, first + len(numbered))] or first > may_count_from_1:
         raise _numbers_error(list(numbered), where)
-    return tuple(numbered[number] for number in range(len(numbered)))
+    return NamesFromOne(("0", *names)) if first else names
 
 
 def _numbers_error(numbers: Sequence[int], where: str) -> SourceError:
-    from_one = sorted(numbers) == [*range(1, len(numbers) + 1)]
-    remedy = "if the labels begin with 1 too, add a name for 0, such as background; otherwise " if from_one else ""
     return SourceError(
         f"{where} has names with the numbers {quoted(map(str, numbers))}; class numbers are 0 to {len(numbers) - 1}, "
-        f"each once: {remedy}correct the numbers if they are class numbers, leave them out if they are counts, "
-        f"{_AS_JSON}"
+        "each once: add a name for 0 if the labels begin with 1, correct the numbers if they are class numbers, leave "
+        f"them out if they are counts, {_AS_JSON}"
     )
 
 
-def _of_lines(lines: list[str], where: str) -> Sequence[str]:
+def _of_lines(lines: list[str], where: str) -> Sequence[str] | Mapping[int, str]:
     if lines and lines[0].startswith("#"):
         raise SourceError(f"{where} begins with {lines[0][:40]!r}: remove this line if it is a comment, {_AS_JSON}")
     if lines and all(line.startswith("- ") for line in lines):  # a list of YAML
@@ -412,8 +421,8 @@ def _unquoted(text: str) -> str | None:
     return None if text[0] in inner else inner.replace("\0", text[0]).strip()
 
 
-def _numbered(lines: Sequence[str], where: str) -> Sequence[str] | None:
-    """Return the names of lines that are a name and its number, sorted by number; None if lines are only names."""
+def _numbered(lines: Sequence[str], where: str) -> dict[int, str] | None:
+    """Return number -> name of lines that are a name and its number; None if lines are only names."""
     for pattern in (_NUMBER_FIRST, _NUMBER_LAST) if max(map(len, lines), default=0) <= _MAX_LINE else ():
         matches = [pattern.fullmatch(line) for line in lines]
         first = 1 if len(lines) > 2 and matches[0] is None else 0
@@ -426,11 +435,11 @@ def _numbered(lines: Sequence[str], where: str) -> Sequence[str] | None:
             continue
         numbers = [int(part["number"]) for part in parts]
         are_whole = not any(part.groupdict().get("rest") for part in parts)
-        if are_whole and sorted(numbers) == list(range(len(numbers))):
-            named = [name for _, name in sorted(zip(numbers, names, strict=True))]
+        start = min(len(numbers) - 1, *numbers, 1)
+        if are_whole and sorted(numbers) == [*range(start, start + len(numbers))]:
             if not any(_unquoted(part["name"]) for part in parts):
-                _check_columns(named, where)
-            return named
+                _check_columns(names, where)
+            return dict(zip(numbers, names, strict=True))
         are_years = are_whole and marks == {None} and all(_YEAR.fullmatch(part["number"]) for part in parts)
         if not are_years and (len(numbers) > 1 or numbers == [1]):
             raise _numbers_error(numbers, where)
