@@ -544,12 +544,12 @@ def test_a_dataset_is_reported_without_secrets() -> None:
     assert dataset_label("photos") == "photos"
 
 
-def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:
-    words = ["pack", photos, tmp_path / "reported", "--workers", "1", "--images", "keep"]
+def test_pack_reports_its_progress_and_its_end(server: Running, few_photos: Path, tmp_path: Path) -> None:
+    words = ["pack", few_photos, tmp_path / "reported", "--workers", "1", "--images", "keep"]
     done = preloaded.command(*words, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url})
     assert done.returncode == 0, done.stderr
     (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
-    assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)
+    assert (pack["status"], pack["done"], pack["total"]) == ("finished", 40, 40)
     done = preloaded.command(
         *("reshard", tmp_path / "reported", "--in-place", "--images", "crop-ready"),
         env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url},
@@ -557,35 +557,41 @@ def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tm
     assert done.returncode == 0, done.stderr
     packs = [one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported")]
     (rewritten,) = (one for one in packs if one["work"] == "making crop-ready")
-    assert (rewritten["status"], rewritten["done"], rewritten["total"]) == ("finished", 400, 400)
+    assert (rewritten["status"], rewritten["done"], rewritten["total"]) == ("finished", 40, 40)
     assert re.search(r"reported</b> making crop-ready\s+<span", request(server.url, "/").body.decode())
 
 
-def test_a_background_pass_over_the_images_is_shown_at_the_run(server: Running, photos: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_packers")
+def test_a_background_pass_over_the_images_is_shown_at_the_run(
+    server: Running, few_photos: Path, tmp_path: Path
+) -> None:
     options = {"pack_to": tmp_path / "then", "report_to": server.url, "batch_size": 16, "fields": ["label"]}
-    with wt.make_loader(photos, num_workers=0, pack={"then": "crop-ready"}, **options) as loader:
-        assert len([*loader]) == 25
+    with wt.make_loader(few_photos, num_workers=0, pack={"then": "crop-ready"}, **options) as loader:
+        assert len([*loader]) == 2
 
         def is_done() -> bool:
             run = next((run for run in runs(server.url)["runs"] if run["dataset"].endswith("then")), None)
             pack = run["pack"] if run else None
-            return bool(pack) and (pack["work"], pack["status"], pack["done"]) == ("making crop-ready", "finished", 400)
+            return bool(pack) and (pack["work"], pack["status"], pack["done"]) == ("making crop-ready", "finished", 40)
 
         wait_for(is_done)
-    assert wt.describe(tmp_path / "then").crop_ready > 300  # all JPEGs
+    assert wt.describe(tmp_path / "then").crop_ready > 30  # all JPEGs
 
 
-def test_a_pack_and_the_training_that_has_started_it_are_one_run(server: Running, photos: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_packers")
+def test_a_pack_and_the_training_that_has_started_it_are_one_run(
+    server: Running, few_photos: Path, tmp_path: Path
+) -> None:
     options = {"pack_to": tmp_path / "trained", "report_to": server.url, "batch_size": 16, "fields": ["label"]}
-    with wt.make_loader(photos, num_workers=0, **options) as loader:
-        assert len([*loader]) == 25
+    with wt.make_loader(few_photos, num_workers=0, **options) as loader:
+        assert len([*loader]) == 2
         wait_for(lambda: mine(server.url) and mine(server.url)[0]["pack"])
         (run,) = mine(server.url)
-        assert (run["pack"]["run"], run["pack"]["total"], run["pack"]["done"]) == (run["run"], 400, 400)
+        assert (run["pack"]["run"], run["pack"]["total"], run["pack"]["done"]) == (run["run"], 40, 40)
         assert run["pack"]["status"] == "finished"
         assert not [one for one in runs(server.url)["packs"] if one["dataset"].endswith("trained")]
         page = request(server.url, "/").body.decode()
-        assert re.search(r"packing\s+<span class=.badge plain.>finished</span>.*\s.*value=.400", page)
+        assert re.search(r"packing\s+<span class=.badge plain.>finished</span>.*\s.*value=.40", page)
 
 
 def mine(url: str) -> list[dict[str, Any]]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,21 +147,22 @@ def test_a_file_that_cannot_be_written_is_one_warning(
 
 
 WRITER = """
-import sys, time
+import json, sys, time
 from pathlib import Path
-from test_runs import report
 from wds_tools.service.history import RunHistory
-history, second = RunHistory(Path(sys.argv[1])), time.time() - 100_000
+from wds_tools.service.reports import Report
+history, values, second = RunHistory(Path(sys.argv[1])), json.loads(sys.argv[2]), time.time() - 100_000
 while True:
     second += 10
-    history.add([report(second, run=f"job-{rank}", rank=rank % 2) for rank in range(4)], now=second)
+    runs = [{**values, "run": f"job-{rank}", "rank": rank % 2} for rank in range(4)]
+    history.add([Report("", "127.0.0.1", second, run) for run in runs], now=second)
 """
 
 
 def test_a_writer_that_is_killed_leaves_a_file_that_is_intact(tmp_path: Path) -> None:
     history = RunHistory(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = preloaded.Process(["-c", WRITER, tmp_path], env=environment, imports=IMPORTS)
+    values = json.dumps(report(0.0).values)  # without the import of this module, which takes a second
+    process = preloaded.Process(["-c", WRITER, tmp_path, values], imports=IMPORTS)
     try:
         wait_for(lambda: history.count() == 4 and len(history.points(history.runs()[0])) > 3)
     finally:

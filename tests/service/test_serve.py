@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import fsspec
@@ -37,6 +37,7 @@ from wds_tools.service.access import Route
 from wds_tools.service.app import LIBRARY, application
 from wds_tools.service.config import Limits, ServeOptions
 from wds_tools.service.metrics import Metrics
+from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.process import bind
 from wds_tools.service.tokens import create_token, revoke_token
 
@@ -453,7 +454,15 @@ def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gu
     _, every = create_token(tokens)
     _, other = create_token(tokens, datasets=["deep*"])
     _, own = create_token(tokens, datasets=["fe*"])
-    with in_thread(root, token_file=tokens) as url:
+
+    async def ask(self: HelperPool, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self.kind == "batches":  # importing torch takes seconds
+            raise HelperError("not started")
+        return await original(self, message, payload)
+
+    original = HelperPool.ask
+    with pytest.MonkeyPatch.context() as patch, in_thread(root, token_file=tokens) as url:
+        patch.setattr(HelperPool, "ask", ask)
         yield Guarded(url, *(f"Bearer {secret}" for secret in (every, other, own)))
 
 
