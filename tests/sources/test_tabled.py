@@ -732,7 +732,7 @@ def test_one_of_several_tables_can_be_packed_with_the_images_that_it_names(tmp_p
         table.to_csv(src / f"{name}.csv", index=False)
     with pytest.raises(SourceError, match=r"folders of images .*: pack .*src/Train --from folder .* --from table"):
         wt.pack(src, tmp_path / "dst", workers=1)
-    with pytest.raises(SourceError, match=r"'Train.csv' .*: pack one of them, such as .*src/\w+.csv; or "):
+    with pytest.raises(SourceError, match=r"'Train.csv' .*: pack one of them by its path, if"):
         wt.pack(src, tmp_path / "dst", kind="table", workers=1)
     wt.pack(src / "Train.csv", tmp_path / "dst", workers=1, images="keep")
     assert {path: int(one["cls"]) for path, one in by_path(tmp_path / "dst").items()} == {
@@ -1212,7 +1212,7 @@ def test_ids_that_disagree_with_names_of_files_in_the_row_are_refused(tmp_path: 
         rows = [{"id": id_} | other(f"{id_ * step % 13}.png") | {"label": id_ % 2} for id_ in range(1, 13)]
         (tmp_path / "t.json").write_text(json.dumps(rows))
         if is_refused:
-            with pytest.raises(SourceError, match=r"in 'id' \(1, 2.*names of other images.*7\."):
+            with pytest.raises(SourceError, match=r"in 'id' \(1\), and names of other images.*7\."):
                 open_source(tmp_path).scan()
         else:
             assert [entry.path for entry in open_source(tmp_path).scan().inputs] == [f"{row['id']}.png" for row in rows]

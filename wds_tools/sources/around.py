@@ -1,4 +1,4 @@
-"""Files around a source that may have labels of its images: in its folder, next to it, and above it.
+"""Files around a source that may have labels of its images: in its tree or folder, next to it, and above it.
 
 `about_images` has the rule for what such files are. A folder above a source may be any folder, such as the home folder.
 """
@@ -9,13 +9,14 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks, yolo
 from wds_tools.sources.about_images import (
     ENOUGH,
@@ -25,6 +26,7 @@ from wds_tools.sources.about_images import (
     about,
     candidates,
     elsewhere,
+    is_about_all,
     lists_most,
     names_any,
     names_most,
@@ -32,13 +34,25 @@ from wds_tools.sources.about_images import (
     says_labels,
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
-from wds_tools.sources.file_list import RowNames
+from wds_tools.sources.file_list import Files, RowNames
 from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, is_shard_table
 from wds_tools.sources.name_patterns import LABELS_OR_SPLIT_FILE
-from wds_tools.sources.refused import ARCHIVE, LINES, NAMED, NEXT_ARCHIVE, RECORDS, About, notes_on, why_not_packed
+from wds_tools.sources.refused import (
+    ARCHIVE,
+    LINES,
+    NAMED,
+    NEXT_ARCHIVE,
+    OF_SPLIT,
+    RECORDS,
+    About,
+    notes_on,
+    why_not_packed,
+)
+from wds_tools.sources.tree import Layout
 
+_MAX_CLASS_LIST_BYTES = 1 << 20
 _MAX_ABOVE = 1000  # entries of the folder above a folder, and of each folder in it, that are looked at
 _MAX_FOLDERS_NEXT = 20
 _MAX_TABLES_ABOVE = 20  # tables and texts among them
@@ -51,6 +65,69 @@ _OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about image
 _NOT_WITH_IT = (
     "as most files in its folder do, and is not read with it: pack the folder above if it has labels or objects"
 )
+
+
+def about_images(files: Files, layout: Layout) -> dict[str, About]:
+    """Return what files that a layout does not read have to do with the images, by path."""
+    used = layout.files_read(files) if files.others else set()
+    unread = [file for file in files.others if file.path not in used and not file.reason]
+    unread = [file for file in unread if not (layouts.is_shard_table(file.path) and files.have_json)]
+    every = files.without_masks[0] if unread else ()
+    may_name_images = candidates((file for file in unread if not is_about_all(file.path)), ())
+    names = RowNames(every if may_name_images else ())
+    have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
+    by_split: dict[str, list[str]] = {}
+    for folder in sorted({posixpath.dirname(file.path) for file in every}):
+        by_split.setdefault(layouts.split_folder(f"{folder}/"), []).append(folder)
+    about_files: dict[str, About] = {}
+    classes = set[str]()
+    for split, folders in by_split.items():
+        those = {*folders}
+        is_all = len(by_split) == 1
+        images = every if is_all else [file for file in every if posixpath.dirname(file.path) in those]
+        elsewhere = by_split.keys() - {"", split}
+        split_files = [file for file in unread if layouts.split_folder(file.path) not in elsewhere]
+        class_folders = layouts.first_folders(f"{folder}/1.jpg" for folder in folders)
+        are_classes = class_folders or (have_files and layout.kind == "folder")
+        are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
+        classes |= {*class_folders}
+        of_split = about(split_files, images, files.read, are_labelled=are_labelled, names=names)
+        first = next((path for path, relation in of_split.items() if relation.is_certain and not are_labelled), None)
+        if first is not None:
+            above = posixpath.commonpath(folders)
+            can_be_alone = above and not files.in_archive and layout.kind == "folder"
+            alone = (
+                f"pack {files.where}/{above}" if can_be_alone else f"pass --from {layout.kind} (kind={layout.kind!r})"
+            )
+            others = "" if is_all else ", and each other split on its own"
+            raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it{others}")
+        about_files = of_split | about_files
+    names_of_splits = {*map(layouts.split_in, by_split)} - {""}
+    small = {file.path: file for file in unread if file.size <= _MAX_CLASS_LIST_BYTES}
+    return {
+        path: relation
+        for path, relation in about_files.items()
+        if not (relation.reason == OF_SPLIT and layouts.split_in(layouts.file_stem(path)) in names_of_splits)
+        and not (relation.reason == NAMED and path in small and _lists_classes(files.read(small[path]), classes))
+    }
+
+
+def _lists_classes(data: bytes, classes: Collection[str]) -> bool:
+    r"""Return whether a text has only names of classes, one on each line, with or without numbers.
+
+    >>> _lists_classes(b"apple pie\n2 Baklava\n", ["apple_pie", "baklava", "beignets"])
+    True
+    >>> _lists_classes(b"cat\nwolf\n", ["cat", "dog"])
+    False
+    """
+    lines, names = filter(None, data.decode("utf-8", "replace").splitlines()), {*map(_letters, classes)}
+    return bool(names) and all(
+        not names.isdisjoint((_letters(line), _letters(line.partition(" ")[2]))) for line in lines
+    )
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def leave_out_files(source: Source, collector: Collector) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, overload
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources import layouts
+from wds_tools.sources import layouts, masks
 from wds_tools.sources.inputs import File, path_bytes
 from wds_tools.sources.layouts import EXTENSIONS, FIELDS, file_stem, folder_of, split_of, split_of_table
 from wds_tools.sources.refused import About, why_not_packed
@@ -223,6 +223,20 @@ class Files:
     def further_fields(self) -> dict[str, tuple[str, str]]:
         """Path of a further file of an image -> path of the image, field."""
         return further_fields(self.files.paths, self._endings)
+
+    @cached_property
+    def without_masks(self) -> tuple[Sequence[File], dict[str, dict[str, File]]]:
+        """The images that are not masks of others, and path of an image -> field -> mask."""
+        paths = self.images.paths
+        parts = self.named(masks.pairs(paths).pairs if masks.may_have_masks(paths, self.folders) else [])
+        taken = {mask.path for fields in parts.values() for mask in fields.values()}
+        further = self.further_fields
+        for path, (image, field) in further.items():
+            if path not in taken and image not in taken:
+                parts.setdefault(image, {}).setdefault(field, self.by_path[path])
+        if not taken and not further:
+            return self.images, parts
+        return [file for file in self.images if file.path not in taken and file.path not in further], parts
 
     @cached_property
     def have_json(self) -> bool:

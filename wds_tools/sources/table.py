@@ -1,6 +1,7 @@
-"""A table of paths or URLs of images: CSV, TSV, JSON Lines or JSON, with labels and other columns.
+"""Tables with a row for each image: CSV, TSV, JSON Lines or JSON, with labels and other columns.
 
-The user wrote the table, so it may name any file.
+`TableSource` is a table that the user names, which may name any file or URL. `Named` and `Columns` are for tables in a
+tree of images, see `wds_tools.sources.tabled`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import posixpath
 import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import SourceError, StoreError, WdsToolsError
 from wds_tools.format.label import NONE
 from wds_tools.options import RemoteOptions
+from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
@@ -40,7 +44,8 @@ from wds_tools.sources.columns import (
     pixels_error,
     usual_columns,
 )
-from wds_tools.sources.inputs import Input, field_bytes
+from wds_tools.sources.file_list import Files, RowNames
+from wds_tools.sources.inputs import File, Input, field_bytes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.record_roles import Names, Roles
@@ -112,6 +117,112 @@ class TableRows(RecordSource):
                 else:
                     values[name] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         return values, files
+
+
+@dataclass(slots=True)
+class Named:
+    """A table that names images, or its rows of a split.
+
+    Attributes:
+        file: Its file; of a table in parts, the first one.
+        rows: Its rows.
+        image: The column with the names.
+        images: Image of each row; None for a row that names none.
+        further: Further files of a table in parts.
+        notes: What a user should know about its rows.
+        is_member: Whether each row is in the split.
+        no_splits: Why there is no other split, if the table is of a split.
+    """
+
+    file: File
+    rows: TextTable
+    image: str
+    images: list[File | None]
+    further: tuple[File, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_member: Sequence[bool] = ()
+    no_splits: str = ""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Its files."""
+        return (self.file, *self.further)
+
+    def of_split(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
+        """Yield the location, the row and the image of each row of the split."""
+        rows = zip(self.rows.rows(), self.images, strict=True)
+        return ((*row, image) for row, image in compress(rows, self.is_member or repeat(True)))
+
+
+class Columns:
+    """The columns of a table.
+
+    Args:
+        files: All files, which the columns may name.
+        table: The table.
+        options: What the user states.
+        label_columns: The columns with the label and its class names, if another table shows which these are.
+        hot: The columns with 0 or 1 for each class, of the tables of all splits; None if they are not known yet.
+
+    Attributes:
+        names: What the columns have.
+        choice: The column that is the label.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        table: Named,
+        options: SourceOptions,
+        label_columns: tuple[str | None, str | None] | None = None,
+        hot: tuple[str, ...] | None = None,
+    ) -> None:
+        self.table = table
+        self._files = files
+        self._source = TableRows(table.file.path, options)
+        self.names = self._source.seen(table.rows)
+        for _, row in table.rows.rows():
+            if COUNT not in row:
+                self.names.add(row)
+        if label_columns is not None:
+            self.names.labels = {name: values for name, values in self.names.labels.items() if name in label_columns}
+            self.names.names_of_label = label_columns[1]
+        self.names.hot = hot
+        self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
+        self.choice = self.names.label(table.image)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The roles of the columns. Columns of image names become fields, named after the column and the image type."""
+        names = [name for name in self.names.kinds if name != self.table.image and not field_name(name)]
+        paths = [name for name in names if any(names_a_file(row.get(name)) for row in self._head)]
+        more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
+        for name in more:
+            self.names.declare(name, Kind.ENCODED)
+        return with_images(self.names.roles(self.table.image), more)
+
+    def account(self, collector: Collector) -> None:
+        """State what becomes of the columns."""
+        collector.account.notes += self.names.hints(self.roles, lambda name: [row.get(name) for row in self._head])
+        self.names.account(collector, self.roles)
+
+    def content(self, row: Row) -> tuple[Record, dict[str, File]]:
+        """Return the texts and entries of ``json`` of a row, and the files that are fields."""
+        values, named = self._source.divided(row, self.roles, self.table.rows)
+        values = {name: value for name, value in values.items() if name in self.names.kinds}
+        files = {}
+        for column, value in named.items():
+            file = self._names.find(value, table=self.table.file.path)
+            if file is None:
+                raise SourceError(f"its row names {str(value)!r} in column {column!r}, and there is no such file")
+            field = self.roles.fields[column]
+            is_image = Kind.ENCODED in self.names.kinds[column]
+            files[f"{field}{posixpath.splitext(file.path)[1].lower()}" if is_image else field] = file
+        return self._source.to_record(values, self.roles, b""), files
+
+    @cached_property
+    def _names(self) -> RowNames:
+        return RowNames(self._files.files)
 
 
 class TableSource(TableRows):

@@ -100,26 +100,11 @@ class TextTable:
                 if values:
                     yield (start, lines.stop), self._row_of(values)
 
-    def continues(self, previous: TextTable) -> bool:
-        """Return whether the rows of this table can follow the rows of another table, as in `followed_by`."""
-        forms = ((t.is_json, t.is_whole, t.columns, t.separator, t.skips_spaces) for t in (self, previous))
-        return len(set(map(repr, forms))) == 1 and not (self.is_json or self.is_whole)
-
-    def followed_by(self, others: Iterable[TextTable]) -> TextTable:
-        """Return a table with the rows of this one and of others that continue it."""
-        parts = [self.content(), *(table.content()[table.start :] for table in others)]
-        return TextTable(self.path, self.encoding, b"\n".join(parts))
-
     def with_rows(self, columns: Sequence[str], rows: Sequence[Row]) -> TextTable:
         """Return a table with other rows, which are in memory."""
         table = copy.copy(self)
         vars(table).update(columns=list(columns), is_whole=True, is_json=True, _whole=list(rows))
         return table
-
-    def content(self) -> bytes:
-        """Return the bytes of the file."""
-        with self._open() as file:
-            return file.read()
 
     def row(self, location: tuple[int, ...]) -> Row:
         """Return the row at a location."""
@@ -182,7 +167,7 @@ class TextTable:
             self._is_parquet = head.startswith(_PARQUET)
             if self._is_parquet:
                 self.encoding, self.is_whole, self.is_json = "utf-8", True, True
-                self.columns, self.class_lists = _columns_of_parquet(self.content())
+                self.columns, self.class_lists = _columns_of_parquet(head + file.read())
                 return
             self.encoding = encoding or stated_encoding(head) or "utf-8"
             self.is_whole = codecs.lookup(self.encoding).name not in ("utf-8", "utf-8-sig")

@@ -560,7 +560,7 @@ class TreeSource(Source):
     def _layout_of(self, files: Files) -> Layout:
         if self.options.encoding and self.layout is None:
             is_of_table = not isinstance(self.tree, Archives) or (
-                not self.tree.uses_encoding and imported("image_tables:tables_of")(files, self.options)
+                not self.tree.uses_encoding and imported("tabled:tables_of")(files, self.options)
             )
             if is_of_table:
                 self.layout = imported(LAYOUTS[_TABLE])(given=True, options=self.options)
@@ -570,7 +570,7 @@ class TreeSource(Source):
             self.layout.options = self.options
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
-            files.about = imported("image_tables:about_images")(files, self.layout)
+            files.about = imported("around:about_images")(files, self.layout)
         return self.layout
 
 
