@@ -8,6 +8,8 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import preloaded
+
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
@@ -142,7 +144,8 @@ def test_a_loader_of_local_jpegs_imports_only_what_it_needs(six_photos: Path, tm
         "next(iter(loader)); loader.close()\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = preloaded.run(["-c", program])
+    assert done.returncode == 0, done.stderr
     imported = set(done.stdout.split())
     assert not imported & {"pandas", "fsspec", "pyarrow.compute", "pyarrow.dataset", "aiohttp", "obstore", "ray"}
     assert not {name for name in imported if name.startswith(("wds_tools.sources", "wds_tools.packing"))}

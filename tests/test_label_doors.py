@@ -372,9 +372,8 @@ FILES: list[Callable[[list[Any], Path], Path]] = [
 DATASETS = [resharded, appended, merged, packed_again, unpacked, with_classes, splits, with_more_fields]
 FEW: list[tuple[list[Any], Any]] = [
     ([3, 1], [3, 1]),
-    (["dog", "cat"], ["dog", "cat"]),
-    (["007", "008"], ["007", "008"]),
-    ([None, "cat"], [None, "cat"]),
+    (["dog", None, "cat"], ["dog", None, "cat"]),
+    (["008", "007"], ["008", "007"]),
     ([True, False], ["true", "false"]),
     ([["cat", "dog"], ["cat"]], [("cat", "dog"), ("cat",)]),
 ]
@@ -452,6 +451,7 @@ def test_a_label_means_the_same_in_chunks_of_litdata(images: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("door", DATASETS, ids=lambda door: door.__name__)
+@pytest.mark.torture_except(*(door.__name__ for door in DATASETS if door is not merged))  # `packed_again` merges too
 def test_a_label_keeps_its_meaning_in_every_tool(door: Callable[..., Path], images: Path, tmp_path: Path) -> None:
     assert wrong_in(door, FEW, images, tmp_path) == []
 

@@ -113,7 +113,7 @@ AFTER = [name for name in LIBRARIES if name not in ("LitData", "MosaicML Streami
 
 
 @pytest.mark.parametrize("library", [*AFTER, LITDATA, MOSAIC])
-@pytest.mark.torture_except("ImageFolder", "webdataset", "TFRecord")
+@pytest.mark.torture_except("ImageFolder", "webdataset")
 def test_the_program_after_runs_on_the_same_samples(library: str, run, formats: Photos) -> None:
     names = run(library, "After")
     assert names["images"].shape == (16, 3, 224, 224)
@@ -137,6 +137,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("library", TREES)
+@pytest.mark.torture_except("COCO")  # tests/sources read the boxes of the others
 def test_the_three_lines_for_annotations_read_all_boxes(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

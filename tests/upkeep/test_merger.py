@@ -37,15 +37,21 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def halves(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
+@pytest.fixture(scope="module")
+def halves(few_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return two datasets, each with half of the photographs of all classes, in a few shards."""
     folder = tmp_path_factory.mktemp("halves")
-    for number, path in enumerate(sorted(photos.glob("*/*"))):
+    for number, path in enumerate(sorted(few_photos.glob("*/*"))):
         half = folder / f"photos{number % 2}" / path.parent.name
         half.mkdir(parents=True, exist_ok=True)
         (half / path.name).symlink_to(path)
     for number in range(2):
-        pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="1MB", workers=1, images="keep")
+        pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="150kB", workers=1, images="keep")
     return folder / "0", folder / "1"
 
 
@@ -71,7 +77,7 @@ def test_the_shards_of_all_inputs_are_linked_in_order(halves: tuple[Path, Path],
     assert [entry.xxh3 for entry in merged.shards] == [entry.xxh3 for entry in (*first.shards, *second.shards)]
     assert (report.linked, report.copied, report.kept) == (len(merged.shards), 0, 0)
     assert all((tmp_path / "c" / entry.name).stat().st_nlink > 1 for entry in merged.shards)
-    assert merged.samples == 400
+    assert merged.samples == 40
     assert merged.fields == dict(Counter(first.fields) + Counter(second.fields))
     assert merged.classes == first.classes
     assert merged.images.max_width == max(first.images.max_width, second.images.max_width)
@@ -86,18 +92,18 @@ def test_a_merged_dataset_can_be_verified_and_loaded(halves: tuple[Path, Path], 
     assert report.ok
     assert not report.strangers
     with wt.make_loader(
-        tmp_path / "c", batch_size=100, view=wt.Resize((16, 16)), fields=("json",), num_workers=1
+        tmp_path / "c", batch_size=20, view=wt.Resize((16, 16)), fields=("json",), num_workers=0
     ) as loader:
         paths = {record["path"] for batch in loader for record in batch.json}
-    assert len(paths) == 400
+    assert len(paths) == 40
 
 
 def test_unpacking_a_merged_dataset_restores_the_files_of_both_inputs(
-    halves: tuple[Path, Path], photos: Path, tmp_path: Path
+    halves: tuple[Path, Path], few_photos: Path, tmp_path: Path
 ) -> None:
     merge(halves, tmp_path / "c")
     wt.unpack(tmp_path / "c", tmp_path / "out")
-    assert contents(tmp_path / "out") == contents(photos)
+    assert contents(tmp_path / "out") == contents(few_photos)
 
 
 def test_the_result_is_shuffled_only_with_a_single_shuffled_input(halves: tuple[Path, Path], tmp_path: Path) -> None:
@@ -118,7 +124,7 @@ def test_the_result_does_not_depend_on_the_paths_of_the_inputs_or_on_copying(
 
 def test_a_merged_dataset_can_be_merged_again(halves: tuple[Path, Path], packed: Path, tmp_path: Path) -> None:
     merge(halves, tmp_path / "c")
-    assert merge([tmp_path / "c", packed], tmp_path / "d").manifest.samples == 800
+    assert merge([tmp_path / "c", packed], tmp_path / "d").manifest.samples == 80
     assert wt.verify(tmp_path / "d").ok
 
 
@@ -136,7 +142,7 @@ def test_the_inputs_are_not_changed_and_can_be_removed(halves: tuple[Path, Path]
 def test_an_input_may_be_a_pattern_of_shards(halves: tuple[Path, Path], tmp_path: Path) -> None:
     merged = merge([f"{halves[0]}/shard-{{000000..000001}}.tar", halves[1]], tmp_path / "c").manifest
     assert len(merged.shards) == 2 + len(manifest_of(halves[1]).shards)
-    assert merged.fields["json"] == merged.samples < 400
+    assert merged.fields["json"] == merged.samples < 40
     assert wt.verify(tmp_path / "c").ok
 
 
@@ -363,10 +369,10 @@ def test_a_folder_with_another_dataset_is_replaced_only_with_fresh(
     halves: tuple[Path, Path], packed_copy: Path, tmp_path: Path
 ) -> None:
     before = contents(packed_copy)
-    with pytest.raises(DestinationError, match=r"holds another dataset, of 400 samples: .* --fresh"):
+    with pytest.raises(DestinationError, match=r"holds another dataset, of 40 samples: .* --fresh"):
         merge(halves, packed_copy)
     assert contents(packed_copy) == before
-    assert merge(halves, packed_copy, fresh=True).manifest.samples == 400
+    assert merge(halves, packed_copy, fresh=True).manifest.samples == 40
     merge(halves, tmp_path / "c")
     assert contents(packed_copy) == contents(tmp_path / "c")
 
@@ -413,10 +419,8 @@ def test_a_second_run_changes_nothing(halves: tuple[Path, Path], tmp_path: Path)
 @pytest.mark.parametrize("copy", [False, True])
 @pytest.mark.parametrize("moment", ["check of the inputs", "link", "copy", "index", "report", "manifest"])
 @pytest.mark.torture_except(
-    "check of the inputs-False",
-    "link-True",
-    "copy-False",
-    "index-True",
+    "link-False",
+    "copy-True",
     "report-False",
     "manifest-True",
 )
@@ -455,7 +459,7 @@ def test_after_a_kill_the_same_call_continues(
     assert contents(tmp_path / "c") == contents(tmp_path / "uninterrupted")
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.torture)])
 def test_after_a_kill_at_any_write_to_the_disk_the_same_call_completes_the_dataset(tmp_path: Path, step: int) -> None:
     inputs = [labelled(tmp_path / "a", []), labelled(tmp_path / "b", [], number=5)]
     merge(inputs, tmp_path / "uninterrupted")
@@ -505,13 +509,13 @@ def test_an_unfinished_merge_of_other_inputs_is_not_changed(
     with pytest.raises(DestinationError, match="holds an unfinished pack of something else"):
         merge([packed], tmp_path / "c")
     assert contents(tmp_path / "c") == before
-    assert merge([packed], tmp_path / "c", fresh=True).manifest.samples == 400
+    assert merge([packed], tmp_path / "c", fresh=True).manifest.samples == 40
 
 
 def test_a_full_disk_is_reported_and_the_same_call_continues(halves: tuple[Path, Path], tmp_path: Path) -> None:
     code = (
         "import resource; from wds_tools import merge\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         f"merge({[str(half) for half in halves]!r}, 'c', copy=True)"
     )
     done = run(code, tmp_path)
@@ -531,7 +535,7 @@ def test_the_manifest_records_the_fingerprints_of_the_inputs_without_their_paths
             {
                 "fingerprint": open_shards(half).manifest.fingerprint,
                 "shards": len(manifest_of(half).shards),
-                "samples": 200,
+                "samples": 20,
             }
             for half in halves
         ],

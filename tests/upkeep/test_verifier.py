@@ -32,6 +32,12 @@ SHARD = "shard-000001.tar"
 NUMBER_COLUMNS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 def flip(path: Path, offset: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 1 << bit
