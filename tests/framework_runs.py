@@ -95,7 +95,7 @@ def lightning():
             "--devices",
             "2",
             "--epochs",
-            "2",
+            "1" if BRIEFLY else "2",
             "--batch-size",
             "4",
             "--size",

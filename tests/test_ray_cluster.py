@@ -46,17 +46,29 @@ def started():
         signal.signal(number, handler)
 
 
+def remove_nodes(cluster):
+    for node in [node for node in cluster.list_all_nodes() if not node.is_head()]:
+        cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def one_node(started):
+    """Start a node with two CPUs, which `make test` needs once; a test with nodes of its own ends it."""
+    remove_nodes(started)
+    started.add_node(num_cpus=2)
+
+
 @pytest.fixture
 def cluster(started):
-    """Return the cluster of all tests of this file; nodes that a test adds end with it."""
+    """Return the cluster without nodes; those that a test adds end with it."""
+    remove_nodes(started)
     yield started
-    for node in [node for node in started.list_all_nodes() if not node.is_head()]:
-        started.remove_node(node, allow_graceful=False)
+    remove_nodes(started)
 
 
 def start(folder, words):
     """Start Python; its folder is not that of the repository, which Ray would add to the path of all nodes."""
-    return preloaded.Process(words, cwd=folder, imports=("ray", *preloaded.COMMANDS))
+    return preloaded.Process(words, cwd=folder, imports=preloaded.COMMANDS)
 
 
 def start_command(folder, *words):
@@ -111,28 +123,27 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def test_the_commands_write_what_one_machine_writes(cluster, few_photos, packed, tmp_path):
-    cluster.add_node(num_cpus=2)
+def test_the_commands_write_what_one_machine_writes(one_node, few_photos, few, tmp_path):
     from wds_tools.reading.opening import open_shards
 
-    keys = [key for shard in range(3) for key in open_shards(packed).index(shard).keys]
+    keys = [key for shard in range(3) for key in open_shards(few).index(shard).keys]
     captions = tmp_path / "captions.csv"
     captions.write_text("key,txt\n" + "".join(f"{key},a photo of {key}\n" for key in keys))
     one, ours = tmp_path / "one", tmp_path / "ours"
     for folder in (one, ours):
         folder.mkdir()
-        for shard in packed.glob("*.tar"):
+        for shard in few.glob("*.tar"):
             shutil.copy(shard, folder)
     options = {"shard_bytes": "300kB", "images": "keep", "workers": 1}
     wt.pack(few_photos, tmp_path / "alone", **options)
     wt.pack(few_photos, tmp_path / "together", task=(0, 3), **options)  # as if it had been interrupted
-    wt.reshard(packed, tmp_path / "whole", shard_bytes="500kB")
+    wt.reshard(few, tmp_path / "whole", shard_bytes="500kB")
     wt.index_shards(f"{one}/*.tar")
     wt.add_fields(one, captions)
     commands = [
         ["pack", few_photos, tmp_path / "together", "--shard-bytes", "300kB", "--images", "keep"],
-        ["verify", packed],
-        ["reshard", packed, tmp_path / "dst", "--shard-bytes", "500kB", "--num-cpus", "2"],
+        ["verify", few],
+        ["reshard", few, tmp_path / "dst", "--shard-bytes", "500kB", "--num-cpus", "2"],
         ["index", f"{ours}/*.tar"],
         ["add-fields", ours, "--from", captions],
     ]
@@ -234,7 +245,7 @@ def train(folder, data, workers, *, options=LOADER, **arguments):
     program = folder / "train.py"
     program.write_text(TRAINING)
     given = {"options": {"dataset": str(data), "num_workers": workers, **options}, **arguments}
-    return preloaded.Process([program, json.dumps(given)], cwd=folder, imports=("ray", *preloaded.IMPORTS, "xxhash"))
+    return preloaded.Process([program, json.dumps(given)], cwd=folder)
 
 
 def digests(process):
@@ -242,11 +253,10 @@ def digests(process):
     return [line for line in output_of(process).splitlines() if line.startswith("batch ")]
 
 
-def test_batches_of_workers_on_two_nodes_are_those_of_this_process(cluster, packed, tmp_path):
-    for _ in range(2):
-        cluster.add_node(num_cpus=1)
-    ours = train(tmp_path, packed, ELSEWHERE, epochs=2)
-    theirs = train(tmp_path, packed, "0", epochs=2)
+def test_batches_of_workers_on_a_node_are_those_of_this_process(one_node, few, tmp_path):
+    options = {**LOADER, "batch_size": 8}
+    ours = train(tmp_path, few, "wt.RayWorkers(1)", options=options, epochs=2)  # each worker imports torch
+    theirs = train(tmp_path, few, "0", options=options, epochs=2)
     assert (found := digests(ours)) == digests(theirs)
     assert len({*found}) == len(found) > 4
     stats = json.loads(ours.stderr.splitlines()[-1].partition("} ")[0] + "}")
