@@ -300,6 +300,13 @@ def can_mount(tmp_path: Path) -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="module")
+def quick_collections() -> None:
+    """Exempt what earlier tests left from garbage collection: tests that collect garbage then take milliseconds."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def no_leftovers():
     """Check that a test leaves no child process behind. One that was killed may take a while to end."""

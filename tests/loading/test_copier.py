@@ -28,7 +28,7 @@ OPTIONS = {"batch_size": 4, "view": VIEW, "shuffle": True, "num_workers": 1}
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, quick_collections):
     """Return a model of two GPUs that the loader uses. At the end of the test nothing was done wrong with it."""
     gpu = Gpu(count=2)
     monkeypatch.setattr(pipeline, "CudaDriver", lambda device: FakeDriver(gpu, device))

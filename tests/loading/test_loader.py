@@ -45,7 +45,7 @@ def keys_of(loader):
 
 
 @pytest.fixture
-def make(few, no_leftovers):
+def make(few, no_leftovers, quick_collections):
     """Return a function that creates loaders, which are closed at the end of the test."""
     made = []
 

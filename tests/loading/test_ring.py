@@ -11,6 +11,7 @@ import torch
 from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
 from wds_tools.loading.pipeline.ring import Ring
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
 IMAGES = SlotLayout((TensorSpec((3, 4, 5), torch.uint8),))
 
 
