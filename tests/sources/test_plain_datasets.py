@@ -395,6 +395,13 @@ DATASETS["Cassava of Kaggle"] = Dataset(
         "there is a table of 'train' only",
     ),
 )
+pokemon = flat("train/000{n}.png")
+DATASETS["ImageFolder of Hugging Face"] = Dataset(
+    pokemon,
+    {"train/metadata.csv": "file_name,text\n" + lines(f"{path[6:]},a photo" for path in pokemon)},
+    options=FOLDERS,
+    fields=("txt",),
+)
 lesions = {f"HAM10000_images_part_{1 + n // 3}/ISIC_002430{n}.jpg": ("bkl", "nv", "mel")[n % 3] for n in range(6)}
 DATASETS["HAM10000"] = Dataset(
     lesions,

@@ -254,6 +254,9 @@ def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_l
     assert "there is a table of 'train' only, and none of 'test_images'" in account.notes
     with pytest.raises(SourceError, match="table of 'train' only, and none of 'test_images': add a table that names"):
         wt.pack_splits(src, tmp_path / "splits", split="folders", workers=1)
+    (src / "train.csv").rename(src / "labels.csv")
+    with pytest.raises(SourceError, match="names images of 'train_images' only, and none of 'test_images':"):
+        wt.pack_splits(src, tmp_path / "splits", split="folders", workers=1)
 
 
 def captions(src: Path, count: int) -> None:

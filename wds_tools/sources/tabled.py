@@ -46,6 +46,7 @@ CAPTIONS = "captions"
 _CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
 _PATHS = re.compile(r"[^\s\"'<>()\[\]{},;|?#=&]+")  # in a text, such as <img>1.jpg</img> or ['1.jpg']
 _UPLOADED = re.compile("^[0-9a-f]{4,}-")  # what Label Studio writes before the name of a file
+_FOR_EACH = "add a table that names the images of each, or pack without --split folders"
 _ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # columns that number these rows
 
 
@@ -261,7 +262,7 @@ def _planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> d
     for table in tables:
         _check_once(table)
     if list(by_split) == [""]:
-        return _by_folder(tables[0])
+        return _by_folder(files, tables[0])
     folders: dict[str, dict[str, None]] = {}
     for file in files.images:
         folders.setdefault(split_of(file.path), {})[split_folder(file.path)] = None
@@ -277,10 +278,10 @@ def _planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> d
             f"{quoted(others)}: pack one of them at a time, or pass --from table (kind='table') to pack only the rows"
         )
     if not others:
-        return {"": table}
+        names = [*folders.get(split, ())]
+        return {names[0] if len(names) == len(folders) == 1 else "": table}
     note = f"there is a table of {split!r} only, and none of {quoted(others)}"
-    reason = f"{note}: add a table that names the images of each, or pack without --split folders"
-    return {"": replace(table, notes=(*table.notes, note), no_splits=reason)}
+    return {"": replace(table, notes=(*table.notes, note), no_splits=f"{note}: {_FOR_EACH}")}
 
 
 def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
@@ -289,15 +290,19 @@ def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
     return None if len(by_split) < len(tables) or ("" in by_split and len(by_split) > 1) else by_split
 
 
-def _by_folder(table: Named) -> dict[str, Named]:
-    """Return the rows of a table by the split that is a folder of their image, if there are several splits.
+def _by_folder(files: Files, table: Named) -> dict[str, Named]:
+    """Return the rows of a table by the split that is a folder of their image, if all images with a row are in splits.
 
     Rows without an image are in the first split.
     """
     folders = [None if image is None else split_folder(image.path) for image in table.images]
     names = sorted({name for name in folders if name is not None})
-    if len(names) < 2 or "" in names:
+    if not names or "" in names:
         return {"": table}
+    if len(names) == 1:
+        others = sorted({split_folder(file.path) for file in files.images} - {*names, ""})
+        note = f"{table.file.path} names images of {names[0]!r} only, and none of {quoted(others)}"
+        return {"": replace(table, no_splits=f"{note}: {_FOR_EACH}")} if others else {names[0]: table}
     splits = [names[0] if folder is None else folder for folder in folders]
     return {name: replace(table, is_member=[split == name for split in splits]) for name in names}
 
