@@ -188,17 +188,6 @@ def few(tmp_path_factory: pytest.TempPathFactory, few_photos: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def packed_few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """Return what `packed` is, of a tenth of the photographs: for tests that read all of them again and again."""
-    folder = tmp_path_factory.mktemp("packed_few")
-    for path in (*photos.glob("*/00[0-3].jpg"), *photos.glob("*/007.png")):
-        (folder / "images" / path.parent.name).mkdir(parents=True, exist_ok=True)
-        (folder / "images" / path.parent.name / path.name).symlink_to(path)
-    wt.pack(folder / "images", folder / "photos", shard_bytes="150kB", workers=1, images="keep")
-    return folder / "photos"
-
-
 @pytest.fixture
 def six_photos(photos: Path, tmp_path: Path) -> Path:
     """Return a folder of two classes and six photographs."""

@@ -20,7 +20,7 @@ from wds_tools.cli import main
 PROGRAM = ("-m", "wds_tools.cli")
 COMMANDS = {
     "pack": "pack {photos} {out} --images keep --shard-bytes 1MB",
-    "append": "append {photos} {copy} --images keep --seed 9",
+    "append": "append {photos} {copy} --images keep --repeated append",
     "reshard": "reshard {packed} {out}",
     "index": "index {copy}/*.tar --manifest again.json",
     "merge": "merge {packed} -o {out} --copy",
@@ -30,6 +30,18 @@ COMMANDS = {
     "export": "export {copy} --to dali",
 }
 """The commands that can take long, and therefore show a progress bar."""
+
+
+@pytest.fixture(scope="module")
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
+@pytest.fixture(scope="module")
+def photos(packed_few: Path) -> Path:
+    """Return its photographs."""
+    return packed_few.parent / "images"
 
 
 @pytest.fixture
@@ -96,7 +108,7 @@ def test_a_log_has_no_progress_bars_and_no_control_characters(words: list[str]) 
     assert done.returncode == 0
     account, *_ = done.stderr.splitlines() or [""]
     has_account = words[0] in ("pack", "append", "reshard")
-    assert account == (f"{words[1]}: 400 images, 8 classes (astronaut, brushes, cat, ...)" if has_account else "")
+    assert account == (f"{words[1]}: 40 images, 8 classes (astronaut, brushes, cat, ...)" if has_account else "")
     assert done.stderr.replace("\n", "").isprintable()
     assert done.stdout.replace("\n", "").isprintable()
 
