@@ -60,7 +60,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "list.npz": (lambda path: np.savez(path, y=NUMBERS[:-1]), "has arrays or objects"),
     "features.npy": (
         lambda path: np.save(path, np.ones((COUNT, 3))),
-        "is an array with values for each image, .*: write it as CSV",
+        "has arrays or objects, .*: write its values as CSV",
     ),
     "photos.db": (to_database, "has a database, .*: export its rows as CSV"),
     "photos.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
@@ -86,9 +86,9 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "requirements.txt": (lambda path: path.write_text("numpy\n" * (COUNT - 1) + "torch\n"), ""),
     "SHA256SUMS": (lambda path: path.write_text("".join(f"abc  {row}.png\n" for row in range(COUNT))), ""),
     "remarks.txt": (lambda path: path.write_text("0.png is nice\n"), "has values for some of the images"),
-    "images.txt": (  # as CUB-200 has it
-        lambda path: path.write_text("".join(f"{row + 1} {row}.png\n" for row in range(COUNT))),
-        "is a list of the images by number",
+    "v2_annotations.json": (  # as VQA has it
+        lambda path: path.write_text(json.dumps({"annotations": [{"image_id": row} for row in range(COUNT)] * 2})),
+        "is named like a file .* if it has labels",
     ),
     "labels.py": (lambda path: path.write_text(f"labels = {LABELS}\n"), "is named like a file .* if it has labels"),
     "train.py": (lambda path: path.write_text("import torch\n"), ""),
@@ -114,8 +114,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "labels.pkl": (FRAME.to_pickle, "has arrays or objects"),
     "imagelabels.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "labels.h5": (to_hdf5, "has arrays or objects"),
-    "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a label for each image"),
-    "y.npz": (lambda path: np.savez(path, x=np.ones((COUNT, 3)), y=NUMBERS), "is an array with a label for each image"),
+    "y.npy": (lambda path: np.save(path, NUMBERS), "has arrays or objects"),
+    "y.npz": (lambda path: np.savez(path, x=np.ones((COUNT, 3)), y=NUMBERS), "has arrays or objects"),
     "cars_annos.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),
     "labels.csv.gz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
@@ -182,9 +182,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "is about images such as '0.png'",
     ),
-    "v2_annotations.json": (  # as VQA has it
-        lambda path: path.write_text(json.dumps({"annotations": [{"image_id": row} for row in range(COUNT)] * 2})),
-        "is about images such as 0",
+    "images.txt": (  # as CUB-200 has it
+        lambda path: path.write_text("".join(f"{row + 1} {row}.png\n" for row in range(COUNT))),
+        "has a value for each image, such as '1' for '0.png'",
     ),
     "t.csv": (
         lambda path: FRAME["label"].to_csv(path, index=False),

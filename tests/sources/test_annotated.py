@@ -722,7 +722,7 @@ def test_label_files_of_yolo_without_class_names_are_an_error(folder, tmp_path):
 def test_key_points_without_their_shape_in_data_yaml_are_an_error_or_a_note(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/ultralytics_keypoints", "images/all/{name}")
     (src / "data.yaml").write_text(f"names: [{', '.join(NAMES)}]\n")
-    with pytest.raises(SourceError, match=r"lines of 14 numbers, .*: add kpt_shape: \[3, 3\] to data.yaml"):
+    with pytest.raises(SourceError, match=r"label files have 14 numbers: .*: add kpt_shape: \[3, 3\] to data.yaml"):
         wt.pack(src, tmp_path / "out")
     for label in src.rglob("labels/all/*.txt"):  # as Ultralytics writes points without visibility
         lines = [line.split() for line in label.read_text().splitlines()]
@@ -779,6 +779,9 @@ def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
     (src / "data.yaml").write_text("nc: 3\n")
     assert classes_of(wt.pack(src, tmp_path / "out")).names == ("class_0", "class_1", "class_2")
     assert classes_of(wt.pack(src, tmp_path / "named", classes=NAMES)).names == NAMES
+    (tmp_path / "names.txt").write_text("1 cat\n2 dog\n3 fig\n")
+    with pytest.raises(SourceError, match=r"numbers classes from 0, and the names that were given count from 1"):
+        wt.pack(src, tmp_path / "from_one", classes=tmp_path / "names.txt")
     with pytest.raises(LabelError, match=r"'class_0'.* not among the names that were given"):
         wt.pack(src, tmp_path / "few", classes=NAMES[:2])
 

@@ -208,7 +208,7 @@ DATASETS["CUB-200-2011"] = Dataset(
     },
     notes=(
         r"image_class_labels.txt' \(and 1 other file\) is named like a file about the images",
-        "images.txt' is a list of the images by number",
+        "images.txt' has a value for each image, such as '1' for",
         "train_test_split.txt' is named like a list of a split",
         "'CUB_200_2011' of all images is not read as a class",
     ),

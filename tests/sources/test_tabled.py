@@ -470,7 +470,7 @@ NEXT_TO = {
     "numpy": (
         arrays,
         lambda path: np.save(path / "y_train.npy", np.arange(COUNT) % 3),
-        "y_train.npy is an array with a label for each image",
+        "y_train.npy has arrays or objects",
     ),
 }
 

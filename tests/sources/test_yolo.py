@@ -11,6 +11,7 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import scaled, unpacked
 from wds_tools.sources import yolo
 from wds_tools.sources.annotated import completed
+from wds_tools.sources.class_file import names_of
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "yolo"
 NAMES = ("cat", "dog", "fig tree")
@@ -94,7 +95,7 @@ def test_names_of_data_yaml_are_those_that_pyyaml_reads(path):
 
 def test_names_in_text_files_of_labelimg_and_of_darknet():
     for path in ("labelimg/classes.txt", "label_studio/classes.txt", "datumaro_darknet/obj.names"):
-        assert yolo.names_in((FOREIGN / path).read_bytes(), path) == NAMES
+        assert names_of((FOREIGN / path).read_bytes(), path, by_line=True) == NAMES
 
 
 def yaml_of(text):
@@ -150,9 +151,9 @@ def test_invalid_data_yaml_is_refused_and_runs_no_code(text, message):
 
 
 def test_names_in_classes_txt_are_read_by_the_rule_of_classes():
-    assert yolo.names_in(b'1 dog\n0 "cat"\n', "classes.txt") == ("cat", "dog")
+    assert names_of(b'1 dog\n0 "cat"\n', "classes.txt", by_line=True) == ("cat", "dog")
     with pytest.raises(SourceError, match="numbers '120', '80'"):
-        yolo.names_in(b"cat 120\ndog 80\n", "classes.txt")
+        names_of(b"cat 120\ndog 80\n", "classes.txt", by_line=True)
 
 
 def test_a_class_without_a_name_is_refused(tmp_path):

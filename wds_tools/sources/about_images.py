@@ -9,16 +9,12 @@ next to a source.
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
@@ -62,21 +58,16 @@ _OF_IMAGES = re.compile(
 MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
-_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", ".npy", ".npz", "")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
-_IMAGE_ID = re.compile(rb'"image_?id"\s*:\s*"?(\d{1,18})\b', re.IGNORECASE)  # in JSON
-_LAST_NUMBER = re.compile(r"\d{1,18}$")
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
-_ARRAY = "is an array with values for each image"  # which is not read
-_LABELS = "is an array with a label for each image"
 
 OF_NAMES = re.compile(
     r"(class|label|categor|synset|species|breed)[^/]*\.(txt|json|ya?ml|pbtxt|csv|tsv|lst|list)$|(^|\.)names(\.txt)?$"
 )
-_LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
 _OF_PIXELS = re.compile("pixel([ _-]?value)?")
@@ -119,7 +110,7 @@ def lists_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) 
     reason = "" if b"\0" in data[:HEAD] else _in_lines(path, data, names, images)
     pairs = map(_pair_in, data[:HEAD].decode("utf-8", "replace").splitlines()) if reason else ()
     are_names = any(pair is not None and names.has(pair[0]) and not _is_number(pair[0]) for pair in pairs)
-    return reason if are_names and not reason.startswith((_LISTS, _SOME)) else ""
+    return reason if are_names and not reason.startswith(_SOME) else ""
 
 
 def about(
@@ -155,7 +146,7 @@ def about(
         if are_labelled and why_not_packed(file.path) == OF_SPLIT:
             continue
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            is_vague = reason.startswith((_ARRAY, *OF_CLASSES, _LISTS, _SOME))
+            is_vague = reason.startswith((*OF_CLASSES, _SOME))
             about_files[file.path] = About(reason, is_certain=not is_vague)
     plain = {posixpath.splitext(file.path)[0]: file.path for file in undecided if why_not_packed(file.path) in _PLAIN}
     of_one = {plain[stem] for file in images if (stem := posixpath.splitext(file.path)[0]) in plain} if plain else ()
@@ -298,8 +289,6 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     """Return what to know of a file whose content is about images; empty if it is not."""
     if data.startswith(LFS_START):
         return LFS_POINTER
-    if path.endswith((".npy", ".npz")):
-        return _in_array(data, len(images))
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
     table, rows = _rows_in(path, data) if is_table else (None, [])
@@ -307,7 +296,6 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     if not reason and (is_json or path.endswith(_MARKUP)):
         reason = _in_texts(data, names, images)
         first_line = data.strip().partition(b"\n")[0]  # a file of JSON lines is not damaged
-        reason = reason or _in_image_ids(data, images)
         if reason and is_json and json_or(None, data) is json_or(None, first_line) is None:
             reason = "names images and is not valid JSON, so it is not read: it may be truncated, copy it again"
     elif not reason and not is_table and b"\0" not in data[:HEAD]:
@@ -337,18 +325,6 @@ def of_class_names(path: str, data: bytes) -> str:
     if not classes or any(map(names_a_file, classes)):
         return ""
     return f"{OF_CLASSES[0]} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
-
-
-def _in_array(data: bytes, count: int) -> str:
-    """Return what to know of arrays of NumPy with a row for each image: labels, or other values such as features."""
-    try:
-        loaded = np.load(io.BytesIO(data))
-        arrays = list(loaded.values()) if isinstance(loaded, Mapping) else [loaded]
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile):
-        return ""
-    rows = [array for array in arrays if array.shape[:1] == (count,)]
-    are_labels = any(array.shape in ((count,), (count, 1)) and array.dtype.kind in "biuSU" for array in rows)
-    return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}" if rows else ""
 
 
 def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
@@ -416,14 +392,6 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     return f"is about images such as {image_texts[0]!r}{format_name}, {_NOT_READ}"
 
 
-def _in_image_ids(data: bytes, images: Sequence[File]) -> str:
-    """Return a remark about JSON that has the numbers at the end of the names of images, as VQA does."""
-    ids = {*map(int, _IMAGE_ID.findall(data[:MAX_TEXT]))}
-    numbers = {int(match[0]) for file in images if ids and (match := _LAST_NUMBER.search(file_stem(file.path)))}
-    is_about = ids and 2 * len(ids & numbers) > min(LOOKED_AT, len(images))
-    return f"is about images such as {min(ids & numbers)}, {_NOT_READ}" if is_about else ""
-
-
 def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
@@ -435,9 +403,6 @@ def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -
     if 2 * len(pairs) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
         return ""
     name, value = pairs[0]
-    numbers = [int(text) if are_files and text.isdecimal() else -1 for _, text in pairs]
-    if len(pairs) > 1 and [*range(numbers[0], numbers[0] + len(pairs))] == numbers and numbers[0] in (0, 1):
-        return f"{_LISTS}, such as {name!r} as {value}: files with these numbers are not read"
     are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(pairs)), images)
     has = "has a value for each image" if are_all else _SOME
     if not are_all and LABELS_OR_SPLIT_FILE.match(posixpath.basename(path)):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -34,6 +33,8 @@ _MAX_BYTES = 1 << 20
 _TRIANGLE = 6  # coordinates of the shortest outline; a box with a confidence and the number of a track has as many
 _MANY = 4  # outlines that look like key points, and so may be
 _NUMBER = re.compile(rb"[-+0-9.eE]+")
+_NAMES_FILES = ("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",)
+_ANY_YAML = 1  # of these
 _PROGRAM_ENTRIES = ("download", "roboflow", "channels")
 
 
@@ -120,16 +121,9 @@ def _numbers(value: Any, message: str) -> list[int]:
     return [int(text) for text in texts]
 
 
-def is_names_file(path: str) -> bool:
-    """Return whether a file is named like one with class names."""
-    name = posixpath.basename(path).lower()
-    return name.endswith((".yaml", ".yml")) or name in ("classes.txt", "obj.names")
-
-
-def names_in(data: bytes, path: str) -> tuple[str, ...]:
-    """Return the names in a file of any kind; texts number them by line."""
-    is_yaml = path.lower().endswith((".yaml", ".yml"))
-    return parse_yaml(data, path).names if is_yaml else tuple(Classes(names_of(data, path, by_line=True)))
+def names_kind(path: str) -> int | None:
+    """Return the kind of a file that is named like one with class names, the most usual one first; otherwise None."""
+    return next((kind for kind, ending in enumerate(_NAMES_FILES) if path.lower().endswith(ending)), None)
 
 
 def parse_list(data: bytes, where: str) -> tuple[str, ...]:
@@ -165,7 +159,7 @@ def annotations_of(
     result.annotations.names = yaml.names
     result.annotations.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
     result.annotations.parts += yaml.parts
-    outlines = _Outlines()
+    shapes, count = None, 0
     for image, name, data in labels:
         if data is None:
             result.add(image, _facts([]), (1, 1), file=name)
@@ -175,8 +169,7 @@ def annotations_of(
         except SourceError as error:
             result.skip(image, error, name)
             continue
-        _check_ends(objects, name)
-        outlines.add(objects, name)
+        shapes, count = _checked(objects, name, shapes), count + len(objects)
         beyond = next((entry for entry in objects if entry["category"] >= len(yaml.names)), None)
         if beyond is not None:
             raise SourceError(
@@ -186,15 +179,16 @@ def annotations_of(
         if repeated := len(objects) - len({str(entry) for entry in objects}):
             result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
         result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
-    result.annotations.notes += outlines.notes(where)
+    result.annotations.notes += _notes_on_points(shapes, count, where)
     return result.finished()
 
 
-def _check_ends(objects: Iterable[Object], where: str) -> None:
-    """Check that no line ends in an angle, a track or a visibility; in other lines of the dataset, these may be 0 or 1.
+def _checked(objects: Iterable[Object], where: str, shapes: set[tuple[int, int]] | None) -> set[tuple[int, int]] | None:
+    """Check the objects of an image, and return the values of ``kpt_shape`` that all outlines so far may have.
 
     Raises:
-        SourceError: The last number is not a confidence. Skipping its image would leave the other lines wrong.
+        SourceError: A line ends in an angle, a track or a visibility, and not in a confidence. In other lines, these
+            may be 0 or 1, so skipping its image would leave the others wrong.
     """
     for entry in objects:
         [outline] = entry.get("polygons", [[]])
@@ -205,46 +199,28 @@ def _check_ends(objects: Iterable[Object], where: str) -> None:
                 "from all lines if they are of tracks, write boxes with an angle as outlines of four corners, or add "
                 "kpt_shape to data.yaml if the lines have key points"
             )
+        if shapes != set():
+            more = [entry["confidence"]] if outline and "confidence" in entry else []
+            points = _shapes_of_points([*outline, *more])
+            shapes = points if shapes is None else shapes & points
+    return shapes
 
 
-class _Outlines:
-    """Outlines of a dataset without ``kpt_shape`` that may be boxes and key points: all of them look so, or none."""
+def _notes_on_points(shapes: set[tuple[int, int]] | None, count: int, names: str) -> list[str]:
+    """Return a note if all ``count`` objects of a dataset without ``kpt_shape`` can be boxes with key points.
 
-    def __init__(self) -> None:
-        self._shapes: set[tuple[int, int]] | None = None
-        self._total = 0
-        self._where = ""
-
-    def add(self, objects: Iterable[Object], where: str) -> None:
-        """Look at the objects of an image."""
-        for entry in objects if self._shapes != set() else ():
-            [outline] = entry.get("polygons", [[]])
-            last = [entry["confidence"]] if outline and "confidence" in entry else []
-            shapes = _shapes_of_points([*outline, *last])
-            self._shapes = shapes if self._shapes is None else self._shapes & shapes
-            self._total += 1
-            self._where = where
-
-    def notes(self, names: str) -> list[str]:
-        """Return a note if all objects can be boxes with key points.
-
-        Args:
-            names: Name of the file with the class names.
-
-        Raises:
-            SourceError: They have visibilities, so they are boxes with key points.
-        """
-        points, size = max(self._shapes or {(0, 0)}, key=lambda shape: shape[1])
-        remedy = f"add kpt_shape: [{points}, {size}] to {names}"
-        if size == 3:
-            raise SourceError(
-                f"{self._where} has lines of {5 + 3 * points} numbers, as all other label files do: a class number, a "
-                f"box, and {points} points with a visibility of 0, 1 or 2: {remedy}"
-            )
-        is_likely = size and self._total >= _MANY
-        return [f"all {self._total:,} outlines can also be boxes with key points: {remedy} if they are"] * bool(
-            is_likely
+    Raises:
+        SourceError: They have visibilities, so they are boxes with key points.
+    """
+    points, size = max(shapes or {(0, 0)}, key=lambda shape: shape[1])
+    remedy = f"add kpt_shape: [{points}, {size}] to {names}"
+    if size == 3:
+        raise SourceError(
+            f"all lines of the label files have {5 + 3 * points} numbers: a class number, a box, and {points} points "
+            f"with a visibility of 0, 1 or 2: {remedy}"
         )
+    note = f"all {count:,} outlines can also be boxes with key points: {remedy} if they are"
+    return [note] * (size > 0 and count >= _MANY)
 
 
 def _shapes_of_points(numbers: Sequence[float]) -> set[tuple[int, int]]:
@@ -403,7 +379,7 @@ class Yolo(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether there are class names, and a label file for an image."""
-        named = (file for file in files.others if is_names_file(file.path) and not file.reason)
+        named = (file for file in files.others if names_kind(file.path) is not None and not file.reason)
         if not any(not file.path.endswith(("yaml", "yml")) or _states_names(files, file) for file in named):
             return False
         return any(looks_like_labels(files.read(label)) for label in _first_labels(files))
@@ -482,26 +458,36 @@ def _states_names(files: Files, file: File) -> bool:
 
 
 def _names_in_tree(files: Files) -> tuple[list[File], list[tuple[DataYaml, str]]]:
-    """Return the files with class names, and what they state, with the path of each: several state the same names."""
-    endings = ("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",)
-    for ending in endings:
-        same = [file for file in files.others if file.path.lower().endswith(ending) and not file.reason]
-        if ending[0] == ".yaml" and len(same) > 1:  # others are about training
-            same = [file for file in same if _states_names(files, file)]
-        if not same:
+    """Return the files with class names, and what they state, with the path of each: several state the same names.
+
+    ``data.yaml`` counts before other YAML files, and these before texts. Further files may be about something else.
+    """
+    named = [(kind, file) for file in files.others if not file.reason and (kind := names_kind(file.path)) is not None]
+    named.sort(key=lambda item: (item[0], item[1].path.count("/"), item[1].path))
+    named = [item for item in named if item[0] != _ANY_YAML or _states_names(files, item[1])]
+    used: list[File] = []
+    stated: list[tuple[DataYaml, str]] = []
+    for kind, file in named:
+        try:
+            yaml, path, of_one = _stated(files, file)
+        except (SourceError, LabelError):
+            if kind == named[0][0]:
+                raise
             continue
-        stated = [_stated(files, file) for file in sorted(same, key=lambda file: (file.path.count("/"), file.path))]
-        if len({(yaml.names, yaml.keypoints, str(yaml.attributes)) for yaml, _, _ in stated}) > 1:
+        first = stated[0][0] if stated else yaml
+        is_same = (first.names, first.keypoints, str(first.attributes)) == (
+            yaml.names, yaml.keypoints, str(yaml.attributes),
+        )  # fmt: skip
+        if is_same if kind == named[0][0] else yaml.names == first.names:
+            used += of_one
+            stated += [(yaml, path)] if kind == named[0][0] else []
+        elif kind == named[0][0] or {*yaml.names} & {*first.names}:
             raise SourceError(
-                f"{files.where} has several files that can state the class names, "
-                f"{quoted(file.path for file in same)}: keep one if all label files have its numbers; otherwise "
-                "pack the folder of each separately, with the same --classes for all, and merge the results"
+                f"{stated[0][1]} has the class names {quoted(first.names)}, and {path} has {quoted(yaml.names)}, or "
+                "other key points: keep one if all label files have its numbers; otherwise pack the folder of each "
+                "separately, with the same --classes for all, and merge the results"
             )
-        used = [file for _, _, of_one in stated for file in of_one]
-        return [*used, *_others(files, stated[0][0].names, used)], [(yaml, path) for yaml, path, _ in stated]
-    raise SourceError(
-        f"{files.where} has no class names for YOLO: add data.yaml with 'names', or pass --classes (classes=)"
-    )
+    return used, stated
 
 
 def _stated(files: Files, file: File) -> tuple[DataYaml, str, list[File]]:
@@ -509,28 +495,11 @@ def _stated(files: Files, file: File) -> tuple[DataYaml, str, list[File]]:
     data = files.read(file)
     if file.path.lower().endswith((".yaml", ".yml")):
         return parse_yaml(data, file.path), file.path, [file]
-    names = names_in(data, file.path)
+    names = tuple(Classes(names_of(data, file.path, by_line=True)))
     darknet = files.by_path.get(posixpath.join(posixpath.dirname(file.path), "obj.data"))
     if darknet is not None and file.path.lower().endswith("obj.names"):
         return parse_darknet(files.read(darknet), names, darknet.path), darknet.path, [file, darknet]
     return DataYaml(names, {}, None, {}, ()), file.path, [file]
-
-
-def _others(files: Files, stated: Sequence[str], used: Sequence[File]) -> list[File]:
-    """Return the other files with the same class names; those with the names in another order are an error."""
-    same = []
-    for file in files.others:
-        others: tuple[str, ...] = ()
-        if is_names_file(file.path) and file not in used and not file.reason:
-            with suppress(SourceError, LabelError):  # it is not about classes
-                others = names_in(files.read(file), file.path)
-        same += [file] if others == stated else []
-        if others != stated and {*others} & {*stated}:
-            raise SourceError(
-                f"{used[0].path} has the class names {quoted(stated)}, and {file.path} has {quoted(others)}: move one "
-                "of the files away, because label files have only the numbers of classes"
-            )
-    return same
 
 
 def _splits(files: Files, stated: Sequence[tuple[DataYaml, str]]) -> dict[str, Members]:
