@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
+from wds_tools.errors import LabelError
 from wds_tools.format.label_lists import parts_joined_by
 from wds_tools.wording import counted, first_few
 
@@ -31,6 +33,28 @@ def notes_on_given(given: Sequence[str], stated: Sequence[str], numbers: Sequenc
             f"there are {len(given):,} class names, and the largest label is {used - 1}: no sample is {unused}"
         )
     return notes
+
+
+class NamesFromOne(tuple[str, ...]):
+    """Class names of a file that counts from 1: that of number 0 is "0", and no sample may have this number."""
+
+    __slots__ = ()
+
+
+def notes_from_one(given: Any, numbers: Iterable[int], where: str) -> tuple[str, ...]:
+    """Return a note if the class names that were given are `NamesFromOne`.
+
+    Raises:
+        LabelError: A sample has number 0.
+    """
+    if not isinstance(given, NamesFromOne):
+        return ()
+    if 0 in numbers:
+        raise LabelError(
+            f"{where} has label 0, and the class names that were given have the numbers 1 to {len(given) - 1}: add a "
+            "name for 0, or number the names from 0 if the labels begin with 0"
+        )
+    return ("the class names that were given count from 1: class 0 has no name",)
 
 
 def notes_on_first(names: Sequence[str], numbers: Iterable[float]) -> list[str]:
@@ -112,4 +136,6 @@ def like(name: str, names: Iterable[str]) -> str:
     "; 'cafe\\u0301' and 'caf\\xe9' differ only in case, spaces or the form of their letters"
     """
     same = next((similar for similar in names if _folded(similar) == _folded(name)), None)
+    if same is None and name.isdecimal():
+        return ", or pass --label-type number (label_type='number') if such names are class numbers"
     return f"; {name!a} and {same!a} differ only in case, spaces or the form of their letters" if same else ""

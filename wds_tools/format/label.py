@@ -36,7 +36,6 @@ MAX_CLASSES = 1_000_000
 _LARGEST = 2**63 - 1
 _MAX_QUOTED = 10
 _MIN_ROWS = 20  # with fewer lists of labels, all may differ
-_OR_NUMBER = ", or pass --label-type number (label_type='number') if such names are class numbers"
 _MAX_TEXT = 40  # characters of a label in a message
 _PART = 1 << 18  # codes at a time: NumPy makes int64 of them to count them, and to take values by them
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
@@ -234,12 +233,6 @@ class Classes(tuple[str, ...]):
         return np.array([numbers[name] for name in self], np.int64)
 
 
-class NamesFromOne(tuple[str, ...]):
-    """Class names of a file that counts from 1: that of number 0 is "0", and no sample may have this number."""
-
-    __slots__ = ()
-
-
 class Numbered(NamedTuple):
     """The labels of a dataset as class numbers.
 
@@ -261,10 +254,8 @@ class Numbered(NamedTuple):
 
 def _counted(codes: NDArray[np.int32], values: int) -> NDArray[np.int64]:
     """Return how often each code occurs: int64 [values]."""
-    counts = np.zeros(values, np.int64)
-    for start in range(0, len(codes), _PART):
-        counts += np.bincount(codes[start : start + _PART], minlength=values)
-    return counts
+    parts = (codes[start : start + _PART] for start in range(0, len(codes), _PART))
+    return sum((np.bincount(part, minlength=values) for part in parts), np.zeros(values, np.int64))
 
 
 def _taken(values: NDArray[np.int64], codes: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -375,7 +366,7 @@ class Labels:
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, _counted(codes, len(labels)))
         notes = (*notes, *class_notes.notes_on_given(() if names else given, own, used))
-        notes += self._notes_on_first(as_given, by_code)
+        notes += class_notes.notes_from_one(as_given, by_code, self._where)
         if not form.is_several:
             return Numbered(_taken(by_code, codes), classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
@@ -384,17 +375,6 @@ class Labels:
         if repeated:
             notes = (*notes, f"{counted(repeated, 'sample')} with the same label several times: it is kept once")
         return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
-
-    def _notes_on_first(self, given: Iterable[str] | None, numbers: NDArray[np.int64]) -> tuple[str, ...]:
-        """Return a note if the names that were given count from 1; then 0 is an error."""
-        if not isinstance(given, NamesFromOne):
-            return ()
-        if (numbers == 0).any():
-            raise LabelError(
-                f"{self._where} has label 0, and the class names that were given have the numbers 1 to "
-                f"{len(given) - 1}: add a name for 0, or number the names from 0 if the labels begin with 0"
-            )
-        return ("the class names that were given count from 1: class 0 has no name",)
 
     def _found_form(self, classes: Classes) -> Form:
         """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class."""
@@ -550,7 +530,7 @@ class Labels:
         if label.name not in numbers:
             raise LabelError(
                 f"class {label.name!r} in {self._where} is not among the given classes ({quoted([*numbers])}): add it"
-                f"{_OR_NUMBER * label.name.isdecimal()}{like(label.name, numbers)}"
+                f"{like(label.name, numbers)}"
             )
         return numbers[label.name]
 

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
+from wds_tools.format.class_notes import NamesFromOne
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NONE, NamesFromOne, quoted
+from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
 from wds_tools.sources import layouts, masks

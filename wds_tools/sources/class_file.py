@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import MAX_CLASSES, NamesFromOne, quoted
+from wds_tools.format.class_notes import NamesFromOne
+from wds_tools.format.label import MAX_CLASSES, quoted
 from wds_tools.sources.base import import_optional
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.label_choice import names_by_number
