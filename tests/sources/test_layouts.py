@@ -463,7 +463,12 @@ PARTS = {
     "the same folders": ("train/cat/1.jpg", "train/dog/2.jpg", "extra/cat/3.jpg"),
     "STL-10": ("train_images/cat/1.jpg", "train_images/dog/2.jpg", "unlabeled_images/3.jpg"),
     "labeled": ("labeled/cat/1.jpg", "labeled/dog/2.jpg", "unlabeled/3.jpg"),
-    "Omniglot": ("images_background/A/x/1.jpg", "images_background/B/x/1.jpg", "images_evaluation/C/x/2.jpg"),
+    "Omniglot": (
+        "images_background/A/x/1.jpg",
+        "images_background/B/x/1.jpg",
+        "images_evaluation/C/x/2.jpg",
+        "images_evaluation/D/x/2.jpg",
+    ),
     "Market-1501": ("bounding_box_train/2.jpg", "gallery/1.jpg", "query/1.jpg"),
     "with a test": ("bounding_box_test/2.jpg", "bounding_box_train/2.jpg", "query/1.jpg"),
     "in a folder": ("photos/train/cat/1.jpg", "photos/train/dog/2.jpg", "photos/more/3.jpg"),

@@ -115,23 +115,6 @@ DATASETS["ImageNet of Kaggle"] = Dataset(
     options=FOLDERS,
     notes=("it has no labels, unlike the split 'train'",),
 )
-KAGGLE = "ILSVRC/Data/CLS-LOC/val"
-kaggle_val = flat(f"{KAGGLE}/ILSVRC2012_val_0000000{{n}}.JPEG")
-DATASETS["val of ImageNet of Kaggle"] = Dataset(
-    kaggle_val,
-    {
-        "LOC_val_solution.csv": "ImageId,PredictionString\n"
-        + lines(f"{stem(path)},{WORDNET[n % 3]} 85 1 499 272 " for n, path in enumerate(kaggle_val)),
-        "LOC_sample_submission.csv": "ImageId,PredictionString\nILSVRC2012_test_00000001,n01440764 0 0 10 10\n",
-        "train_solution.csv": "ImageId,PredictionString\n" + lines(f"{stem(path)},1" for path in kaggle_val),
-    }
-    | {f"ILSVRC/Annotations/CLS-LOC/val/{stem(path)}.xml": "<annotation></annotation>" for path in kaggle_val},
-    src=KAGGLE,
-    notes=(
-        r"'Annotations/CLS-LOC/val/ILSVRC2012_val_00000001.xml' has the objects of .*/ILSVRC with --split folders",
-        r"'LOC_val_solution.csv' in .* names the images, and is not read: .* labels.csv in the packed folder",
-    ),
-)
 imagenette = each("{s}/{c}/{c}_{n}.JPEG".replace("{s}", "train"), *WORDNET) | each("val/{c}/{c}_0{n}.JPEG", *WORDNET)
 DATASETS["Imagenette"] = Dataset(
     {f"imagenette2-160/{path}": c for path, c in imagenette.items()},

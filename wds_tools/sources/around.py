@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -288,35 +288,6 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
         if "/" not in path or not path.lower().endswith(TABLES) or names_any(path, _content(root / path), names)
     } | described
     collector.account.notes += notes_on({str(root / path): relation for path, relation in described.items()})
-    if probed:
-        collector.account.notes += _notes_from_above(source, collector, root.resolve(), probed)
-
-
-def _notes_from_above(source: Source, collector: Collector, root: Path, probed: Sequence[str]) -> Iterator[str]:
-    """Yield notes on XML files of the images, and on a table of them, up to three folders above ``root``.
-
-    In ImageNet of Kaggle, ``ILSVRC/Annotations/CLS-LOC/val/1.xml`` and ``LOC_val_solution.csv`` next to ``ILSVRC`` are
-    about ``ILSVRC/Data/CLS-LOC/val/1.JPEG``. Only tables that are named like the split of the images are looked at.
-    """
-    split = layouts.split_of(probed[0])
-    for folder in (root, *root.parents[:3]):
-        _, *inside, name = (root / probed[0]).relative_to(folder).parts
-        for path in ("/".join((of_voc, *inside, f"{Path(name).stem}.xml")) for of_voc in _OF_VOC):
-            if inside and b"<ann" in _content(folder / path)[:HEAD]:
-                yield (
-                    f"{path!r} has the objects of {name!r}, and is not read: pack {folder} with --split folders --from "
-                    "voc (pack_splits, kind='voc') to pack them"
-                )
-        tables = [file for file in _entries(folder)[0] if split and file.path.lower().endswith(TABLES)]
-        tables = [file for file in tables if layouts.split_of_table(file.path) == split and folder != root]
-        images = [File(path, 0) for path in source.image_names(collector)] if tables else []
-        names = RowNames(images)
-        for file in tables[:_MAX_TABLES_ABOVE]:
-            if file.size <= _MAX_BYTES_ABOVE and names_most(file.path, _content(folder / file.path), names, images):
-                yield (
-                    f"{file.path!r} in {folder} names the images, and is not read: if it has the labels, write them "
-                    "into labels.csv in the packed folder, with the columns path,label"
-                )
 
 
 def _entries(root: Path, folder: str = "") -> tuple[list[File], list[str]]:

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import merge
 from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, overload
 
@@ -158,7 +158,7 @@ class Sorter:
         self._end_run()
         runs = sorted(self._runs, key=lambda run: path_bytes(run[0].path))
         if any(path_bytes(run[-1].path) > path_bytes(following[0].path) for run, following in pairwise(runs)):
-            return _merged(runs)
+            return FileList(merge(*runs, key=lambda file: path_bytes(file.path)))  # each reads a block at a time
         files = FileList(storage=self._storage)  # files are listed almost in order
         for run in runs:
             files.take(run)
@@ -477,45 +477,3 @@ def _in_order(files: list[File]) -> list[File]:
     except UnicodeEncodeError:
         return sorted(files, key=lambda file: path_bytes(file.path))
     return sorted(files, key=lambda file: file.path)
-
-
-def _merged(runs: Sequence[FileList]) -> FileList:
-    """Return the files of runs, each in order, in one order. Of each run, one block is read at a time."""
-    merged = FileList()
-    opened = [_Opened(run) for run in runs]
-    waiting = [(run.keys[0], index) for index, run in enumerate(opened)]
-    heapify(waiting)
-    while waiting:
-        _, index = heappop(waiting)
-        run = opened[index]
-        merged.extend(run.until(waiting[0][0] if waiting else None))
-        if run.keys:
-            heappush(waiting, (run.keys[run.start], index))
-    return merged
-
-
-class _Opened:
-    """A run whose files are taken one after another.
-
-    Attributes:
-        keys: Sort keys of the files of the present block; none after the last block.
-        start: Index of the next file in the block.
-    """
-
-    def __init__(self, run: FileList) -> None:
-        self._blocks = run.blocks()
-        self.start = 0
-        self._next_block()
-
-    def until(self, key: bytes | None) -> list[File]:
-        """Take files of this block that are not after a key; None takes all of them."""
-        start, stop = self.start, len(self.keys) if key is None else bisect_right(self.keys, key, self.start)
-        part, self.start = self._files[start:stop], stop
-        if stop == len(self.keys):
-            self._next_block()
-        return part
-
-    def _next_block(self) -> None:
-        self._files = next(self._blocks, [])
-        self.keys = [path_bytes(file.path) for file in self._files]
-        self.start = 0

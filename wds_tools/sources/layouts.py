@@ -372,10 +372,10 @@ def are_shard_folders(folders: Collection[str]) -> bool:
     return bool(folders) and all(map(SHARD.match, folders))
 
 
-def wrappers(paths: Iterable[str], *, parent: str, most: int = MAX_LEVEL) -> list[str]:
+def wrappers(paths: Iterable[str], *, parent: str) -> list[str]:
     """Return the folders that contain all images and are not classes, the upper one first; ``parent`` is above them.
 
-    They have a usual name, or that of the folder above, or, on the first ``most`` levels, only folders in them.
+    They have a usual name, or that of the folder above, or, on the first levels, only folders in them.
 
     >>> wrappers(["images/1.jpg", "images/2.jpg"], parent=""), wrappers(["cat/1.jpg"], parent="")
     (['images'], [])
@@ -385,7 +385,7 @@ def wrappers(paths: Iterable[str], *, parent: str, most: int = MAX_LEVEL) -> lis
     inside, names = [path for path in paths if "/" in path], list[str]()
     while len(first := set(map(class_folder, inside))) == 1:
         only = str(first.pop())
-        is_deep = all(path.count("/") > 1 for path in inside) and len(names) < most
+        is_deep = all(path.count("/") > 1 for path in inside) and len(names) < MAX_LEVEL
         if not (is_deep or only == parent or is_role(only)):
             break
         inside = [below for path in inside if "/" in (below := path.removeprefix(f"{only}/"))]

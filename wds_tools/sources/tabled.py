@@ -13,7 +13,7 @@ from typing import Any
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.objects import packed
-from wds_tools.sources import layouts, masks
+from wds_tools.sources import layouts
 from wds_tools.sources.about_images import (
     ENOUGH,
     are_lists_of_images,
@@ -386,25 +386,11 @@ class Table(Layout):
                 continue
             split.rows.check_encoding(row, location)
             self._add_row(collector, columns, row, image, parts.get(image.path, {}), label, done)
-        self._check_without_row(files, split, done)
         for file in files.files:
             if file.path not in done:
                 is_image = is_image_name(file.path)
                 reason = f"has no row in {split.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(collector, file, reason)
-
-    def _check_without_row(self, files: Files, split: Named, done: Set[str]) -> None:
-        """Check that images without a row are not masks, or further images, of most of the images with a row."""
-        without_row = [file.path for file in files.images if file.path not in done]
-        named = [image.path for _, _, image in split.of_split() if image is not None] if without_row else []
-        partners = masks.partners(named, without_row)
-        if self.options.kind is None and partners and 2 * len(partners) >= len(named):
-            image, unpaired = next(iter(partners.items()))
-            raise SourceError(
-                f"{files.where} has images without a row in {split.file.path}, such as {unpaired!r}, with the "
-                f"names of images that have one, such as {image!r}: name masks as in masks/1.png next to images/1.png, "
-                "or 1_mask.png; or pass --from table (kind='table') to pack without them"
-            )
 
     def _state(self, collector: Collector, files: Files, split: Named) -> tuple[Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""

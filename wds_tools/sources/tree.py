@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from wds_tools.errors import MissingSourceError, SourceError
@@ -162,8 +161,7 @@ class ClassFolders(Layout):
 
     kind = "folder"
     _level: int | None = None  # of the folders of splits
-    _most_wrappers = layouts.MAX_LEVEL  # folders with any name that contain all class folders
-    _masks: Mapping[str, str] = MappingProxyType({})  # path -> folder next to those of splits
+    _masks: Set[str] = frozenset()  # folders next to those of splits
 
     @classmethod
     def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
@@ -179,27 +177,15 @@ class ClassFolders(Layout):
         splits = [name for name in arrangement.splits if not masks.is_mask(f"{name}/1.png")]
         parts = {split: FileList() for split in (splits if len(splits) > 1 else arrangement.splits)}
 
-        def folder(file: File) -> str:
-            return next(iter(file.path.split("/")[position:-1]), "")
+        self._masks = {*arrangement.splits} - parts.keys()
 
         def split_of(file: File) -> str:
-            return split if (split := folder(file)) in parts else next(iter(parts))
+            split = next(iter(file.path.split("/")[position:-1]), "")
+            return split if split in parts else next(iter(parts))
 
-        if of_masks := {*arrangement.splits} - parts.keys():
-            self._masks = {file.path: folder(file) for file in files.images if folder(file) in of_masks}
-        self._most_wrappers = self._wrappers_of(parts, files.folders)
         for split, group in groupby(files.files, split_of):  # files come by folder
             parts[split].extend(group)
         return parts
-
-    def _wrappers_of(self, splits: Iterable[str], folders: Iterable[str]) -> int:
-        """Return how many folders contain all class folders of each split: what only one split has is a class."""
-        counts = []
-        for split in splits if self._level == 0 else ():
-            start = f"{self.base}{split}/"
-            inside = [folder.removeprefix(start) for folder in folders if folder.startswith(start)]
-            counts += [len(layouts.wrappers(inside, parent=split))] if any(inside) else []
-        return min(counts, default=0)
 
     def collect(self, collector: Collector, files: Files, split: str) -> None:
         """Add the images in class folders, or all images if there are no class folders."""
@@ -235,8 +221,10 @@ class ClassFolders(Layout):
         """Return the images that are not further fields, and skip those that are not in the folder of a split."""
         outside: list[File] = []
         if self._masks or not all(folder.startswith(self.base) for folder in files.folders):
-            outside = [f for f in files.images if f.path in self._masks or not f.path.startswith(self.base)]
-        for folder in sorted({self._masks[file.path] for file in outside if file.path in self._masks}):
+            outside = [
+                f for f in files.images if not f.path.startswith(self.base) or self._masks & {*f.path.split("/")}
+            ]
+        for folder in sorted(folder for folder in self._masks if outside):
             collector.account.notes.append(
                 f"the folder {folder!r} next to those of splits is named like masks, and is not packed: pack it alone "
                 "if it has images"
@@ -351,7 +339,7 @@ class ClassFolders(Layout):
         """
         paths = {folder: self._without_split(folder) for folder in {path[: path.rfind("/") + 1] for path in images}}
         parent, above = f"{files.where}/{self.base}".rstrip("/").rpartition("/")[2], ""
-        for wrapper in [] if self.given else layouts.wrappers(paths.values(), parent=parent, most=self._most_wrappers):
+        for wrapper in [] if self.given else layouts.wrappers(paths.values(), parent=parent):
             paths = {path: below.removeprefix(f"{wrapper}/") for path, below in paths.items()}
             is_usual = any(paths.values()) and (wrapper == parent or layouts.is_role(wrapper))
             if not is_usual and not (self.base and wrapper == parent):  # a split, as in train/train/1.jpg
