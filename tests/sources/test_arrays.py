@@ -122,9 +122,9 @@ def test_two_arrays_that_could_be_the_label_are_an_error_that_shows_them(tmp_pat
 @every_format
 def test_integers_with_a_name_of_their_own_are_not_taken_as_labels_without_a_word(tmp_path: Path, write: Write) -> None:
     path = write(tmp_path, {"images": rgb(), "patient": labels()})
-    assert "1 array that could be the label: 'patient' (0, 2, 1)" in refusal(path)
-    found = packed(path, tmp_path, label="")
+    found = packed(path, tmp_path)
     found.check(rgb(), None)
+    assert "no label: the array 'patient' (0, 2, 1) could be it; pass --label NAME if it is" in found.notes
     assert [fact["patient"] for fact in found.facts] == labels().tolist()
 
 
@@ -140,8 +140,10 @@ def test_coordinates_and_numbers_with_fractions_are_not_labels(tmp_path: Path, w
 
 def test_pairs_of_integer_coordinates_are_not_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "x": labels(), "y": labels()})
-    assert "2 arrays that could be the label: 'x' (0, 2, 1), 'y' (0, 2, 1)" in refusal(path)
-    packed(path, tmp_path, label="y").check(rgb(), labels())
+    found = packed(path, tmp_path)
+    found.check(rgb(), None)
+    assert "array 'y' is not the label, because it is a coordinate next to 'x': pass --label y if it is" in found.notes
+    packed(path, tmp_path, "y", label="y").check(rgb(), labels())
 
 
 @every_format
@@ -149,9 +151,13 @@ def test_arrays_that_may_be_labels_by_their_values_are_noted(tmp_path: Path, wri
     hot = np.eye(3, dtype=np.int64)[labels()]
     cases: list[tuple[Any, str]] = [
         (np.array(CLASSES)[labels()], "the array 'kind' (cat, sea, dog) could be it; pass --label NAME if it is"),
-        (hot, "the array 'kind' has only 0 and 1 in its 3 columns: pass --label kind if they are classes"),
-        (2 * hot - 1, "the array 'kind' has only -1 and 1 in its 3 columns: write 0 instead of -1, and pass --label"),
+        (hot, "the array 'kind' has only 0 and 1 in lists of 3 values: pass --label kind if they are classes"),
+        (
+            2 * hot - 1,
+            "the array 'kind' has only -1 and 1 in lists of 3 values: write 0 instead of -1",
+        ),
         (hot * 0.5, ""),
+        (labels() == 1, "the array 'kind' (False, True) could be it; pass --label NAME if it is"),
         ([f"{row}" for row in range(N)], ""),
     ]
     for values, note in cases:
@@ -161,7 +167,8 @@ def test_arrays_that_may_be_labels_by_their_values_are_noted(tmp_path: Path, wri
         assert all(one.startswith(f"no label: {note}") for one in notes)
         if "pass --label kind" in note or "NAME" in note:
             chosen = open_source(path, options=SourceOptions(columns={"label": "kind"})).scan()
-            assert [entry.label for entry in chosen.inputs] == labels().tolist()
+            numbers = labels() == 1 if values.dtype.kind == "b" else labels()
+            assert [entry.label for entry in chosen.inputs] == numbers.astype(int).tolist()
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -199,10 +206,12 @@ def test_one_hot_labels_are_labels(tmp_path: Path) -> None:
     packed(path, tmp_path).check(rgb(), labels())
 
 
-def test_labels_with_several_numbers_per_image_are_an_error_if_they_are_not_0_and_1(tmp_path: Path) -> None:
+def test_labels_with_several_numbers_per_image_are_a_field_with_a_note_if_they_are_not_0_and_1(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": np.arange(N * 3).reshape(N, 3)})
-    assert "labels of shape [6, 3] in 'labels'; allowed are one number or name per image" in refusal(path)
-    found = packed(path, tmp_path, label="")
+    assert "label 'labels' is array; allowed are numbers and names" in refusal(path, label="labels")
+    found = packed(path, tmp_path)
+    found.check(rgb(), None)
+    assert "array 'labels' is not the label, because its values are not numbers or names (array)" in found.notes
     assert [np.load(io.BytesIO(sample["labels.npy"])).tolist()[0] for sample in found.samples] == [0, 3, 6, 9, 12, 15]
 
 
@@ -236,9 +245,11 @@ def test_as_many_class_names_as_images_are_not_labels(tmp_path: Path) -> None:
     assert found.classes == tuple(names)
 
 
-def test_texts_that_can_be_class_names_or_the_class_of_each_image_are_an_error(tmp_path: Path) -> None:
+def test_class_names_that_can_be_the_class_of_each_image_are_noted(tmp_path: Path) -> None:
     arrays = {"images": rgb()[:3], "labels": np.array([2, 0, 1]), "categories": ["sea", "cat", "dog"]}
-    assert "'categories' as images and as classes" in refusal(npz(tmp_path, arrays))
+    found = packed(npz(tmp_path, arrays), tmp_path)
+    assert found.classes == ("sea", "cat", "dog")
+    assert "array 'categories', as long as there are images, is taken as the class names" in found.notes
 
 
 def test_an_array_or_attribute_called_names_has_class_names_if_it_has_one_for_each_number(tmp_path: Path) -> None:
@@ -289,14 +300,14 @@ def test_class_names_that_are_numbers_are_never_those_of_other_labels(tmp_path: 
 
 def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": labels(), "classes": CLASSES, "class_names": CLASSES[::-1]})
-    assert "two lists of class names" in refusal(path)
+    assert "different class names in 'classes' ('cat', 'dog', 'sea') and 'class_names'" in refusal(path)
 
 
 def test_a_mask_named_labels_is_a_field_with_a_note(tmp_path: Path) -> None:
     found = packed(npz(tmp_path, {"images": rgb(), "labels": grey()}), tmp_path)
     found.check(rgb(), None)
     assert [pixels.tolist() for pixels in found.pixels("labels.png")] == grey().tolist()
-    assert "'labels' is not the label, because it does not have one number or name per image" in found.notes
+    assert "array 'labels' is not the label, because its values are not numbers or names (pixels of" in found.notes
 
 
 # Layouts

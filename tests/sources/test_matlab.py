@@ -48,7 +48,7 @@ def test_cells_with_images_and_text_are_read(tmp_path: Path) -> None:
 
 
 def test_numbers_from_1_with_class_names_are_an_error_and_those_from_0_are_read(tmp_path: Path) -> None:
-    assert "labels from 1 to 3 in 'labels', and class names: MATLAB counts them from 1" in refusal(
+    assert "labels from 1 to 3, and class names: MATLAB counts them from 1" in refusal(
         FOLDER / "names_from_one.mat", kind="hdf5"
     )
     found = packed(FOLDER / "names.mat", tmp_path, kind="hdf5")

@@ -32,18 +32,19 @@ def test_numbers_keep_their_values_and_are_named_by_the_text_beside_them(name: s
     roles, account = account_of(FILES / name)
     assert set(roles) == set(READ[name][0])
     assert roles["image/class/text"] == "class names"
-    assert account.notes == ["class numbers without a name in 'image/class/text': '0'"]
+    assert account.notes == [
+        "1 class number of 4 without a row, and so without a name, such as 0: the number is the class name"
+    ]
 
 
-def test_a_number_with_two_texts_is_an_error_that_names_the_ways_out(tmp_path: Path) -> None:
+def test_a_number_with_two_texts_has_no_name(tmp_path: Path) -> None:
     src = FILES / "two_texts.tfrecord"
-    with pytest.raises(SourceError, match=r"label 3 in .* has two names .*'fox' and 'wolf'.*--classes.*--label-type"):
-        packed(src, tmp_path / "dst")
-    samples = packed(src, tmp_path / "numbers", label_type="number")
+    samples = packed(src, tmp_path / "numbers")
     assert [(sample.label, sample.name) for sample in samples] == [
         (one(row, "image/class/label"), None) for row in READ["two_texts.tfrecord"]
     ]
     assert samples[5].facts["image/class/text"] == "wolf"
+    assert "'image/class/text' does not give the class names" in account_of(src)[1].notes[0]
     named = packed(src, tmp_path / "named", classes=["none", "a", "b", "c"])
     assert [sample.name for sample in named] == ["a", "b", "c"] * 2
 

@@ -1,65 +1,60 @@
-"""What a file of arrays has, and roles: which array is the image, which the label, and what becomes of all others.
+"""What a file of arrays has: which array is the image, and which have a row for each image; and what their values are.
 
 Types decide, then names. What could be one thing or another is an error that shows the choices. What is not packed is
-left out with a reason.
+left out with a reason. An array here has ``shape``, ``ndim``, ``dtype`` and ``[]`` with a row or a slice of rows, like
+arrays of NumPy, h5py and Zarr; and perhaps ``chunks``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import repeat
+from functools import cached_property, reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Account
-from wds_tools.format.class_notes import notes_on_first
-from wds_tools.sources import array_kinds
-from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
-from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
-from wds_tools.sources.class_file import MAYBE_LISTS, are_labels, is_class_list, may_name_classes, names_in
-from wds_tools.sources.columns import (
-    IMAGE,
-    LABEL,
-    check_not_image,
-    field_name,
-    find_column,
-    no_image_error,
-    plain_name,
-    usual_names,
-)
-from wds_tools.sources.label_choice import (
-    Flags,
-    LabelChoice,
-    LabelColumns,
-    ambiguous,
-    hint,
-    is_x,
-    one_hot,
-    with_matching_names,
-)
-from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
+from wds_tools.format.image_header import sniff
+from wds_tools.format.label import Label
+from wds_tools.format.label import name as class_name
+from wds_tools.sources.base import MAX_RECORD_BYTES
+from wds_tools.sources.class_file import MAYBE_LISTS, is_class_list, may_name_classes, names_in
+from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
+from wds_tools.sources.label_choice import ambiguous
 from wds_tools.sources.name_patterns import SPLIT_OF
-from wds_tools.sources.values import CHANNELS, Kind, check_pixels
+from wds_tools.sources.values import CHANNELS, Kind, check_pixels, layout_of
 from wds_tools.wording import counted
 
-_POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
+# Kinds of values: "names" are an enumeration of HDF5, "bytes" and "lists" are of variable length in each row, "items"
+# are arrays with a different shape in each row, and "binary" is of one length without a meaning.
+_KINDS = {
+    **dict.fromkeys("iu", "integers"),
+    **dict.fromkeys("SUT", "text"),
+    **dict.fromkeys("Mm", "time"),
+    "b": "booleans",
+    "f": "numbers",
+    "c": "complex",
+    "V": "binary",
+}
+STORED = ("integers", "booleans", "numbers", "complex")
+"""Kinds of values that become separate fields."""
+
+_LOOKED_AT = 8  # rows whose first bytes are read to find out whether bytes are images
+_ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of such a file
 _PROBED_ROWS = 1000  # that are looked at for 0 and 1
+_OF_LABELS = ("integers", "names", "text")
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_MASKS = _set("mask masks seg segmentation depth gt annotation annotations mean std")
-_MEASURES = _set("num n count counts weight weights score scores confidence prob probs logits")
-_VAGUE = _set("x y data file path url filename filepath")  # part of many other names
+_MASKS = frozenset(["mask", "masks", "seg", "segmentation", "depth", "gt", "annotation", "annotations", "mean", "std"])
+_MEASURES = frozenset(
+    ["num", "n", "count", "counts", "weight", "weights", "score", "scores", "confidence", "prob", "probs", "logits"]
+)
+_VAGUE = frozenset(["x", "y", "data", "file", "path", "url", "filename", "filepath"])  # part of many other names
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 
@@ -105,7 +100,7 @@ class Contents:
             self.add_entry("array", name, name, array[()])
         elif array.dtype.names and array.ndim == 1:
             prefix = f"{name}/" if inside is None else inside
-            self.arrays |= {f"{prefix}{field}": values for field, values in array_kinds.fields_of(array)}
+            self.arrays |= {f"{prefix}{field}": values for field, values in fields_of(array)}
         else:
             self.arrays[name] = array
 
@@ -156,116 +151,261 @@ def role_rank(name: str, role: str) -> int:
     return int(bool((usual & {*words}) - _VAGUE) and not {*words} & (excluded - _VAGUE))
 
 
+class Rows:
+    """An array whose rows are read by a function.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type.
+        read: Returns a row or a slice of rows.
+        chunks: The first is the number of rows that are read together; None if any row is cheap to read.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: Any, read: Callable[[Any], Any], chunks: Sequence[int] | None = None
+    ) -> None:
+        self.shape, self.ndim, self.dtype, self.chunks = tuple(shape), len(shape), dtype, chunks
+        self._read = read
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._read(rows)
+
+
+class Items(Rows):
+    """Arrays of different shapes, one for each row. Each has ``shape``, ``dtype`` and ``[()]``."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__((len(items),), np.dtype(object), lambda row: np.asarray(items[row][()]))
+        self._items = items
+
+    def row_shape(self, row: int) -> tuple[int, ...]:
+        """Return the shape of a row, without reading it."""
+        return tuple(self._items[row].shape)
+
+    def are_images(self) -> bool:
+        """Return whether each row is uint8 with the shape of an image, or an encoded image."""
+        return all(
+            item.dtype == np.uint8 and (layout_of(tuple(item.shape)) or (item.ndim == 1 and sniff(item[:12].tobytes())))
+            for item in self._items
+        )
+
+
+def of_items(items: Sequence[Any]) -> Rows:
+    """Return arrays, one for each row, as one array: with a further axis if they have one shape and type."""
+    first = items[0]
+    is_encoded_image = first.ndim == 1 and first.dtype == np.uint8 and sniff(first[:12].tobytes()) is not None
+    if is_encoded_image or len({(tuple(item.shape), item.dtype) for item in items}) != 1:
+        return Items(items)
+
+    def read(rows: Any) -> NDArray[Any]:
+        return np.stack([np.asarray(item[()]) for item in items[rows]]) if isinstance(rows, slice) else items[rows][()]
+
+    return Rows((len(items), *items[0].shape), items[0].dtype, read)
+
+
+def row_as_column(array: Any) -> Rows:
+    """Return an array [1, N] as an array [N]."""
+    return Rows(array.shape[1:], array.dtype, lambda rows: np.asarray(array[0])[rows])
+
+
+def fields_of(
+    records: Any, dtype: np.dtype[Any] | None = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Yield the names and arrays of the fields of an array of records, including fields of records in records."""
+    dtype = records.dtype if dtype is None else dtype
+    for part in dtype.names or ():
+        if dtype[part].names:
+            yield from fields_of(records, dtype[part], (*path, part))
+        else:
+            yield "/".join((*path, part)), _field(records, dtype[part], (*path, part))
+
+
+def _field(records: Any, dtype: np.dtype[Any], path: tuple[str, ...]) -> Rows:
+    def read(rows: Any) -> Any:
+        only = hasattr(records, "fields")  # h5py reads a single field
+        return reduce(getitem, path[1:], records.fields(path[0])[rows] if only else records[rows][path[0]])
+
+    dtype, shape = dtype.subdtype or (dtype, ())
+    return Rows((records.shape[0], *shape), dtype, read, getattr(records, "chunks", None))
+
+
+def array_kind(array: Any) -> str:
+    """Return what the values of an array are."""
+    if isinstance(array, Items):
+        return "items"
+    metadata = array.dtype.metadata or {}
+    if "enum" in metadata:
+        return "names"
+    if "vlen" in metadata:
+        base = metadata["vlen"]
+        return "text" if base in (str, bytes) else "bytes" if base == np.uint8 else "lists"
+    return _KINDS.get(array.dtype.kind, "objects")
+
+
+def base_kind(array: Any) -> str:
+    """Return what the values in the rows of variable length of an HDF5 array are."""
+    base = np.dtype(array.dtype.metadata["vlen"])
+    return "text" if (base.metadata or {}).get("vlen") in (str, bytes) else _KINDS.get(base.kind, "objects")
+
+
+def is_encoded(array: Any) -> bool:
+    """Return whether each row is an encoded image: bytes of variable length, or of one length and filled with zeros."""
+    if array.ndim != 1 or array_kind(array) not in ("bytes", "binary", "text") or array.dtype.kind in "UT":
+        return False
+    return any(sniff(to_bytes(array[row])) for row in range(min(_LOOKED_AT, array.shape[0])))
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return the encoded image in a row, without the zeros with which HDF5 and NumPy fill bytes of one length."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return np.asarray(value, np.uint8).tobytes()
+    data: bytes = value if isinstance(value, bytes) else value.tobytes()
+    return data.rstrip(b"\0") if sniff(data) in _ENDS_ITSELF else data
+
+
+def is_column(array: Any) -> bool:
+    """Return whether an array has one value in each row: [N], [N, 1], [N, 1, 1] and so on."""
+    return bool(array.ndim and math.prod(array.shape[1:]) == 1)
+
+
+def has_scalars(array: Any) -> bool:
+    """Return whether an array has one number, text or boolean in each row."""
+    kinds = ("integers", "booleans", "numbers", "names", "text")
+    return is_column(array) and array_kind(array) in kinds and not is_encoded(array)
+
+
+def is_stored(array: Any) -> bool:
+    """Return whether the values in a row can be stored as an array."""
+    if (kind := array_kind(array)) in ("lists", "bytes"):
+        return array.ndim == 1 and base_kind(array) in STORED
+    return kind in ("items", "names", *STORED)
+
+
+def texts_of(values: Any, what: str) -> list[str]:
+    """Return text as a list."""
+    texts = []
+    for row, value in enumerate(values.tolist() if hasattr(values, "tolist") else values):
+        try:
+            texts.append(value.decode() if isinstance(value, bytes) else str(value))
+        except UnicodeDecodeError:
+            raise SourceError(
+                f"{what} has text in row {row} that is not UTF-8, {value[:40]!r}: convert it, for example with "
+                "numpy.char.decode(x, 'latin-1')"
+            ) from None
+    return texts
+
+
+def labels_of(array: Any, what: str) -> list[Any]:
+    """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list in each row."""
+    kind = array_kind(array)
+    if kind in ("lists", "items"):
+        return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
+    if not is_column(array):
+        return list(np.asarray(array[:]))  # rows of 0 and 1, which are not lists of class numbers
+    values = np.asarray(array[:]).reshape(-1)
+    if kind == "text":
+        return list(texts_of(values, what))
+    if kind == "time":
+        return list(values.astype(f"{values.dtype.kind}8[us]").tolist())
+    if kind == "names":
+        names = names_of(array)
+        try:
+            return [names[value] for value in values.tolist()]
+        except KeyError as error:
+            raise SourceError(f"{what} has the value {error}, which has no name in its enumeration") from None
+    return list(values.tolist())
+
+
+def names_of(array: Any) -> dict[int, Label]:
+    """Return number -> name for an enumeration, sorted by number."""
+    members = sorted((int(value), text) for text, value in array.dtype.metadata["enum"].items())
+    return {value: class_name(text) for value, text in members}
+
+
+def cells_of(array: Any, what: str) -> Any:
+    """Return the values of an array with text, numbers, times or names in each row."""
+    kind = array_kind(array)
+    if kind == "text":
+        values = np.asarray(array[:])
+        return np.array(texts_of(values.reshape(-1), what), object).reshape(values.shape)
+    if kind == "lists":
+        return [texts_of(array[row], what) for row in range(array.shape[0])]
+    return [label.name for label in labels_of(array, what)] if kind == "names" else np.asarray(array[:])
+
+
+# Roles
+
+
 class ArrayRoles:
-    """The roles of the arrays of a file.
+    """Which array of a file is the image, and which have a row for each image. `Names` finds the label among these.
 
     Args:
         contents: What the file has.
-        options: What the user states.
+        columns: Role -> array that the user named.
         where: The file, for messages.
 
     Raises:
-        SourceError: There is no array of images, there are several, or what the label is cannot be decided.
+        SourceError: There is no array of images, or there are several.
 
     Attributes:
         image: Name of the array of images.
         images: This array.
         layout: "HW", "HWC" or "CHW"; "items" for one array per image, or "bytes" for encoded images.
-        labels: Label of each row; None without labels.
-        classes: Class names by number; None without them.
-        further: Name in records -> array that is neither image nor label nor class names.
-        notes: What the user should know.
+        rows: Name of an array with a row for each image -> array.
+        kinds: Its name -> what its values are in a record, or why they are not packed.
+        class_lists: (kind, name) of an array, attribute or entry -> class names.
     """
 
-    def __init__(self, contents: Contents, options: SourceOptions, where: str) -> None:
-        self._contents, self._arrays, self._options, self._where = contents, contents.arrays, options, where
+    def __init__(self, contents: Contents, columns: Mapping[str, str], where: str) -> None:
+        self._contents, self._arrays, self._columns, self._where = contents, contents.arrays, columns, where
         self.image = self._find_image()
         self.images = self._arrays[self.image]
         self.layout = self._find_layout()
         for name, array in self._arrays.items():
-            if array.shape == (1, self.images.shape[0]) and has_scalars(array_kinds.row_as_column(array)):
-                self._arrays[name] = array_kinds.row_as_column(array)  # as scipy.io.loadmat returns a vector
-        self._used = {self.image: "image"}  # array -> what it is packed as
+            if array.shape == (1, self.images.shape[0]) and has_scalars(row_as_column(array)):
+                self._arrays[name] = row_as_column(array)  # as scipy.io.loadmat returns a vector
         reasons = {key: self._why_not_per_image(key, array) for key, array in self._arrays.items() if key != self.image}
         self._left_out = {name: reason for name, reason in reasons.items() if reason}
-        self._per_image = {name: self._arrays[name] for name, reason in reasons.items() if not reason}
-        self.labels: list[Any] | None = contents.labels if LABEL not in options.columns else None
-        self.classes: tuple[str, ...] | None = None
-        self._names_in: list[tuple[str, str]] = []  # which of `Contents.class_names` are the classes
-        self._owners: dict[str, str] = {}  # array named like labels -> array whose entries they belong to
-        self.notes: list[str] = []
-        if self.labels is None:
-            self._set_label(self._find_label())
-        self.notes += self._hints() if self.labels is None and LABEL not in options.columns else []
-        self.notes += notes_on_first(self.classes or (), self._numbers)
-        self.further: dict[str, str] = {}
-        for name, array in self._per_image.items():
-            self._add_further(name, array)
+        self.rows = {name: self._arrays[name] for name, reason in reasons.items() if not reason}
+        self.class_lists = {
+            part: names for part, names in contents.class_names.items() if not self._in_another_split(part[1])
+        }
+        self._as_long: set[tuple[str, str]] = set()  # those that have a row for each image
+        self._take_class_lists()
+        self.kinds = {name: self._record_kind(array) for name, array in self.rows.items()}
 
-    def account(self, account: Account) -> None:
-        """State what becomes of everything in the file, except `further`."""
-        contents = self._contents
-        account.notes += self.notes
-        account.declare("array", self._arrays)
-        for kind, name, reason, _ in contents.unusable:
+    def account(self, account: Account, classes: tuple[str, ...]) -> None:
+        """State what becomes of everything in the file but the rows; ``classes`` are the names of the classes."""
+        for kind, name, reason, _ in self._contents.unusable:
             account.leave_out(kind, name, reason)
-        for used in contents.used:
+        for used in self._contents.used:
             account.use(*used)
-        for part in contents.class_names:
-            if part in self._names_in:
+        for part in self._contents.class_names | self.class_lists:
+            if self.class_lists.get(part) == classes:
                 account.use(*part, "class names")
+                if part in self._as_long:
+                    account.notes.append(f"array {part[1]!r}, as long as there are images, is taken as the class names")
             else:
                 account.leave_out(*part, "has class names that do not belong to the labels")
-        for name, role in self._used.items():
-            account.use("array", name, role)
+        account.declare("array", self._arrays)
         for name, why in self._left_out.items():
             account.leave_out("array", name, why)
 
-    def _set_label(self, choice: LabelChoice) -> None:
-        self.notes += choice.notes
-        if choice.hot:
-            self.labels, self.classes = list(choice.values), choice.classes
-            self._used |= dict.fromkeys(choice.hot, "label")
-            self._per_image = {name: array for name, array in self._per_image.items() if name not in choice.hot}
-        if choice.label is None:
-            return
-        self.labels, self.classes = list(choice.values), choice.classes
-        self._used |= {choice.label: "label"} | ({choice.names: "class names"} if choice.names else {})
-        self._per_image = {name: array for name, array in self._per_image.items() if name not in self._used}
-        if choice.classes is None:
-            self._find_classes(choice.label)
-        texts = {
-            name: array_kinds.texts_of(np.asarray(array[:]), f"{self._where}: array {name!r}")
-            for name, array in self._per_image.items()
-            if array_kind(array) == "text" and array.ndim == 1 and not self.classes
-        }
-        named = with_matching_names(choice._replace(classes=self.classes, notes=()), texts, self._options, "array")
-        self.notes += named.notes
-        if named.names is not None and named.names in self._per_image:
-            del self._per_image[named.names]
-            self.classes, self._used[named.names] = named.classes, "class names"
-
-    def _add_further(self, name: str, array: Any) -> None:
-        """Add an array that is neither image nor label.
-
-        Its name in records is its path below the group of the images, unless the end of the path names a field.
-        """
+    def entry_name(self, name: str) -> str:
+        """Return the name of an array in records: its path below the group of the images, or its end for a field."""
         last, group = name.rsplit("/", maxsplit=1)[-1], self.image.rpartition("/")[0]
-        short = last if field_name(last) else plain_name(name.removeprefix(f"{group}/") if group else name)
-        if short in self.further:
-            raise SourceError(
-                f"{self._where} has two arrays that would be packed as {short!r}: rename one of "
-                f"{self.further[short]!r} and {name!r}"
-            )
-        self.further[short] = name
-        is_given = self.labels is not None or LABEL in self._options.columns or name in self._owners
-        if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
-            self.notes.append(f"array {name!r} is not the label, because it does not have one number or name per image")
+        return last if field_name(last) else plain_name(name.removeprefix(f"{group}/") if group else name)
+
+    @property
+    def names_of_types(self) -> dict[str, tuple[str, ...]]:
+        """Name of an array with an enumeration -> its class names."""
+        typed = {name: array for name, array in self.rows.items() if array_kind(array) == "names"}
+        return {name: tuple(str(label.name) for label in names_of(array).values()) for name, array in typed.items()}
 
     # The image
 
     def _find_image(self) -> str:
-        arrays, columns, where = self._arrays, self._options.columns, self._where
+        arrays, columns, where = self._arrays, self._columns, self._where
         if IMAGE in columns:
             self._refuse_unusable(lambda part: part.name == columns[IMAGE])
             return str(find_column(IMAGE, arrays, columns, where=where))
@@ -321,6 +461,8 @@ class ArrayRoles:
             )
         return check_pixels(shape[1:], array.dtype, what)
 
+    # The other arrays
+
     def _why_not_per_image(self, name: str, array: Any) -> str:
         """Return why an array does not have the rows of the images; "" if it has."""
         if array.shape[0] != self.images.shape[0]:
@@ -352,194 +494,71 @@ class ArrayRoles:
                     groups["/".join(theirs[: differing + 1])] = name
         return groups
 
+    def _take_class_lists(self) -> None:
+        """Take arrays of texts as class names, by their names, even if there are as many as images."""
+        are_labelled = any(
+            array_kind(array) != "text" and has_scalars(array) and role_rank(name, LABEL)
+            for name, array in self.rows.items()
+        )
+        for name, array in self._arrays.items():
+            is_named = is_named_like_classes(name)
+            if name in self.rows and not (is_named and are_labelled):
+                continue
+            is_possible = is_named or words_of(name)[-1:] == [*MAYBE_LISTS]
+            if is_possible and array_kind(array) == "text" and is_column(array) and not self._in_another_split(name):
+                names = texts_of(np.asarray(array[:]).reshape(-1), f"{self._where}: array {name!r}")
+                if len(set(names)) == len(names):
+                    self.class_lists["array", name] = tuple(text.strip() for text in names)
+                    self._as_long |= {("array", name)} if self.rows.pop(name, None) is not None else set()
+                    self._left_out.pop(name, None)
+                elif name in self._left_out:
+                    self._left_out[name] = "has a name several times, and so is not a list of class names"
+
+    def _record_kind(self, array: Any) -> str:  # noqa: PLR0911 - a list of cases
+        """Return what the values in the rows of an array are in a record, or why they are not packed."""
+        kind, is_vector = array_kind(array), array.ndim == 1
+        if is_encoded(array):
+            return Kind.ENCODED
+        if kind == "text" or (kind == "lists" and is_vector and base_kind(array) == "text"):
+            return Kind.TEXT if kind == "text" and is_vector else Kind.LIST
+        if kind == "time" or (is_vector and has_scalars(array)):
+            return Kind.DECIMAL if kind == "time" else Kind.WHOLE
+        if not is_stored(array) or math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
+            return f"of type {array.dtype} and shape {list(array.shape[1:])}, which cannot be packed"
+        if kind == "lists" or has_scalars(array) or _are_flags(array):
+            return Kind.VECTOR
+        if kind == "items" and all(len(array.row_shape(row)) == 1 for row in range(array.shape[0])):
+            return Kind.VECTOR
+        size = self.images.shape[2:4] if self.layout == "CHW" else self.images.shape[1:3]
+        is_mask = self.layout not in ("bytes", "items") and array.ndim == 3 and array.dtype == np.uint8
+        return Kind.PICTURE if is_mask and array.shape[1:3] == size else Kind.ARRAY
+
     # The label
 
-    def _find_label(self) -> LabelChoice:
-        """Return the array of labels: the one that the user named, or the one that `LabelColumns` chooses.
+    def check_label(self) -> None:
+        """Check that the label that the user named is an array with a row for each image."""
+        if label := self._columns.get(LABEL):
+            self._refuse_unusable(lambda part: part.name == label)
+            if label in self._left_out:
+                raise SourceError(f"{self._where}: {label!r} cannot be the label: it {self._left_out[label]}")
 
-        Arrays with a usual name come before arrays with a usual word in their name.
-        """
-        arrays, chosen = self._per_image, self._options.columns.get(LABEL)
-        if chosen is not None:
-            return self._named_label(chosen) if chosen else LabelChoice()
-        pool = {name: array for name, array in arrays.items() if has_scalars(array)}
-        if any(array_kind(array) != "text" and role_rank(name, LABEL) for name, array in pool.items()):
-            # without lists of class names that happen to be as long as there are images
-            pool = {name: array for name, array in pool.items() if not _is_class_names(name, array)}
-        typed = {name: _names_of_type(array) for name, array in pool.items() if array_kind(array) == "names"}
-        self._owners = self._find_owners()
-        notes = [why_no_label(name, owner_name, "array") for name, owner_name in self._owners.items()]
-        for rank in (2, 1):
-            names = [name for name in arrays if role_rank(name, LABEL) == rank or is_x(name)]
-            names = [name for name in names if name in pool or (rank == 2 and _has_several(arrays[name]))]
-            names = [name for name in names if name not in self._owners]
-            choice = self._columns([*names, *typed], typed).choose()
-            if rank == 2 and not {choice.label, choice.names} & {*names}:
-                self._refuse_named_like_labels()
-            if choice.label is not None:
-                return choice
-            notes += choice.notes
-        flags = Flags()
-        for name in pool:
-            flags.extend(name, self._labels_in(name))
-        if hot := one_hot([(flags, self.images.shape[0])]):
-            values = flags.rows(hot, self.images.shape[0]).astype(int).tolist()
-            classes = tuple(name.rpartition("/")[2] for name in hot)
-            return LabelChoice(None, None, values, classes, tuple(notes), hot)
-        # the second array of numpy.savez(images, labels)
-        integers = [name for name, array in pool.items() if array_kind(array) == "integers"]
-        names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]
-        if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
-            raise self._columns(names).ambiguous(names)
-        return self._columns(names).choose()._replace(notes=tuple(notes))
-
-    def _hints(self) -> list[str]:
-        """Return a note on arrays that could be the label by their values, if none has a usual name."""
-        scalars = {name: array for name, array in self._per_image.items() if has_scalars(array)}
-        notes = hint({name: self._labels_in(name) for name in scalars}, "array")
-        for name, array in self._per_image.items():
-            if array.ndim == 2 and array.shape[1] > 1 and array_kind(array) in ("integers", "booleans", "numbers"):
-                values = {*np.unique(array[:_PROBED_ROWS]).tolist()}
-                if values in ({0, 1}, {-1, 1}):
-                    remedy = f"pass --label {name}" if 0 in values else "write 0 instead of -1, and pass --label"
-                    has = f"has only {min(values):g} and 1 in its {array.shape[1]:,} columns"
-                    notes.append(f"no label: the array {name!r} {has}: {remedy} if they are classes")
-        return notes
-
-    def _find_owners(self) -> dict[str, str]:
-        """Return name of an array named like labels -> array with an entry for each of its values, in each row."""
-        lists = {name: array for name, array in self._per_image.items() if array_kind(array) in ("lists", "items")}
-        owners = {}
-        for name in [name for name in lists if role_rank(name, LABEL) == 2]:
-            lengths = {key: n for key, array in self._per_image.items() if key != name and (n := _lengths(array))}
-            if owner_name := owner(self._labels_in(name), lengths):
-                owners[name] = owner_name
-        return owners
-
-    def _columns(self, names: list[str], typed: Mapping[str, tuple[str, ...]] | None = None) -> LabelColumns:
-        values = {name: self._labels_in(name) for name in dict.fromkeys(names)}
-        return LabelColumns(self._where, values, self._options, typed or {}, part="array")
-
-    def _labels_in(self, name: str) -> list[Any]:
-        return array_kinds.labels_of(self._arrays[name], f"{self._where}: array {name!r}")
-
-    def _named_label(self, name: str) -> LabelChoice:
-        """Return the array that the user named, if it has a value for each image."""
-        arrays, where = self._per_image, self._where
-        self._refuse_unusable(lambda part: part.name == name)
-        if name in self._left_out:
-            raise SourceError(f"{where}: {name!r} cannot be the label: it {self._left_out[name]}")
-        check_not_image(name, self.image, where=where)
-        find_column(LABEL, arrays, self._options.columns, where=where)
-        if not has_scalars(arrays[name]) and not _has_several(arrays[name]):
-            raise _label_error(name, arrays[name], where)
-        classes = _names_of_type(arrays[name]) if array_kind(arrays[name]) == "names" else None
-        return LabelChoice(name, None, self._labels_in(name), classes)
-
-    def _refuse_named_like_labels(self) -> None:
-        """Raise an error if an array has the usual name of labels, but does not have the labels of the images."""
+    def check_no_other_label(self) -> None:
+        """Check that no array has the usual name of labels, but cannot be used, or has another length."""
         self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
-        for name, array in self._arrays.items():
-            is_other = name == self.image or role_rank(name, LABEL) < 2 or self._in_another_split(name)
-            if is_other or array_kind(array) not in ("integers", "names", "text", "lists"):
-                continue
-            if name not in self._per_image and has_scalars(array) and not is_class_list("".join(words_of(name))):
+        for name in self._left_out:
+            array = self._arrays[name]
+            is_label = role_rank(name, LABEL) == 2 and has_scalars(array) and array_kind(array) in _OF_LABELS
+            if is_label and not self._in_another_split(name) and not is_named_like_classes(name):
                 raise SourceError(
                     f"{self._where} has {array.shape[0]:,} labels in {name!r}, but {self.images.shape[0]:,} images in "
                     f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
                     f"{name!r} has no labels"
                 )
-            is_list = name in self._per_image and (array.ndim == 2 or array_kind(array) == "lists")
-            if is_list and name not in self._owners:
-                raise _label_error(name, array, self._where)
 
-    # Class names
 
-    def _find_classes(self, label: str) -> None:
-        """Take the class names from attributes and other arrays."""
-        label_words = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
-        for name, array in self._arrays.items():
-            if name in self._used or array_kind(array) != "text" or splits_in(name) - splits_in(label):
-                continue
-            *words, last = words_of(name) or [""]
-            is_named = last == "names" and {word.removesuffix("s") for word in words} <= label_words
-            is_named = is_named and (bool(words) or array.shape[0] == 1 + max(self._numbers, default=0))
-            if not _is_class_names(name, array) and (not is_named or name in self._per_image):
-                if name in self._left_out and is_class_list("".join(words_of(name))):
-                    self._left_out[name] = "has a name several times, and so is not a list of class names"
-                continue
-            self._per_image.pop(name, None)
-            values = np.asarray(array[:]).reshape(-1)
-            names = tuple(array_kinds.texts_of(values, f"{self._where}: array {name!r}"))
-            self._check_not_of_rows(name, names)
-            self._take_classes(name, names)
-            self._left_out.pop(name, None)
-            self._used[name] = "class names"
-        for part, names in self._contents.class_names.items():
-            if not splits_in(part[1]) - splits_in(label):
-                self._take_classes(part[1], names)
-                self._names_in.append(part)
-        numbers = self._numbers
-        lists = [name for name, role in self._used.items() if role == "class names"]
-        sources = [*lists, *(name for _, name in self._names_in)]
-        if are_labels(self.classes or (), numbers, self._where, sources, given=self._options.classes):
-            self.classes, self._names_in = None, []
-            for name in lists:
-                del self._used[name]
-                self._left_out[name] = "has the numbers of the classes, which the labels are"
-        # numbers of a program that counts from 1 must not be taken as positions from 0
-        if self._contents.counts_from_one and self.classes and numbers and min(numbers) > 0:
-            raise SourceError(
-                f"{self._where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: "
-                "MATLAB counts them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save "
-                "the names as labels"
-            )
-
-    @property
-    def _numbers(self) -> list[float]:
-        """The labels that are numbers."""
-        return [value for value in self.labels or () if isinstance(value, (int, float)) and value >= 0]
-
-    def _check_not_of_rows(self, name: str, names: tuple[str, ...]) -> None:
-        """Check that a list of names has the names of the classes by number, and not the class of each image."""
-        numbers = self.labels or []
-        are_all_different = len(names) == len(numbers) == len(set(map(str, numbers)))
-        is_either = "_".join(words_of(name)) == "categories" and are_all_different
-        by_number = dict(enumerate(names))
-        if is_either and any(by_number.get(label) != text for label, text in zip(numbers, names, strict=True)):
-            raise SourceError(
-                f"{self._where} has as many texts in {name!r} as images and as classes: they can be the names of the "
-                "classes by number, or the class of each image. Remove them and pass --classes, or name them with "
-                "--column label="
-            )
-
-    def _take_classes(self, name: str, names: tuple[str, ...]) -> None:
-        names = tuple(text.strip() for text in names)
-        if self.classes is not None and self.classes != names:
-            raise SourceError(
-                f"{self._where} has two lists of class names, {', '.join(map(repr, self.classes[:3]))} and "
-                f"{', '.join(map(repr, names[:3]))} ({name!r}): remove one of them"
-            )
-        self.classes = names
-
-    # Other values
-
-    def record_kind(self, array: Any) -> str:
-        """Return what the values in the rows of an array are in a record, or why they are not packed."""
-        kind, is_vector = array_kind(array), array.ndim == 1
-        if is_encoded(array):
-            return Kind.ENCODED
-        if kind == "text" or (kind == "lists" and is_vector and array_kinds.base_kind(array) == "text"):
-            return Kind.TEXT if kind == "text" and is_vector else Kind.LIST
-        if kind == "time" or (is_vector and kind in ("integers", "booleans", "numbers", "names")):
-            return Kind.WHOLE
-        if not array_kinds.is_stored(array):
-            return f"has values of type {array.dtype}, which cannot be packed"
-        if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
-            return f"has rows of shape {list(array.shape[1:])}, which are too large"
-        size = self.images.shape[2:4] if self.layout == "CHW" else self.images.shape[1:3]
-        is_mask = self.layout not in ("bytes", "items") and array.ndim == 3 and array.dtype == np.uint8
-        return Kind.PICTURE if is_mask and array.shape[1:3] == size else Kind.ARRAY
+def is_named_like_classes(name: str) -> bool:
+    """Return whether the path of an array ends like a list of class names."""
+    return is_class_list("".join(words_of(name)))
 
 
 def _type_of(array: Any) -> str:
@@ -560,40 +579,7 @@ def _may_be_images(array: Any) -> bool:
     return is_deep or array_kind(array) in ("bytes", "binary", "items")
 
 
-def _names_of_type(array: Any) -> tuple[str, ...]:
-    return tuple(str(member.name) for member in array_kinds.names_of(array).values())
-
-
-def _label_error(name: str, array: Any, where: str) -> SourceError:
-    kind = "" if array_kind(array) in (*STORED, "text") else f", which are {array_kind(array)}"
-    return SourceError(
-        f"{where} has labels of shape {list(array.shape)} in {name!r}{kind}; allowed are one number or name per image, "
-        "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column "
-        "label= if there are no labels"
-    )
-
-
-def _has_several(array: Any) -> bool:
-    """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
-    if (kind := array_kind(array)) in ("lists", "items"):
-        return True
-    return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
-
-
-def _lengths(array: Any) -> Lengths | None:
-    """Return the lengths of the rows of an array, if they are lists or have several values."""
-    if array_kind(array) in ("lists", "items"):
-        return Lengths(np.asarray(array[row]) for row in range(array.shape[0]))
-    return Lengths(repeat(np.asarray(array[0]), array.shape[0])) if array.ndim > 1 and array.shape[0] else None
-
-
-def _repeats(array: Any) -> bool:
-    """Return whether values occur several times, as class numbers do and identifiers do not."""
-    return 1 < len(np.unique(array[:])) < int(array.shape[0])
-
-
-def _is_class_names(name: str, array: Any) -> bool:
-    if not is_class_list("".join(words_of(name))) or array_kind(array) != "text" or not array_kinds.is_column(array):
-        return False
-    values = np.asarray(array[:]).reshape(-1).tolist()
-    return len(set(values)) == len(values)
+def _are_flags(array: Any) -> bool:
+    """Return whether the rows of an array have only 0 and 1, or -1 and 1, as for each class."""
+    is_flat = array.ndim == 2 and array.dtype.kind in "iufb"
+    return is_flat and all(np.isin(array[:rows], (-1, 0, 1)).all() for rows in (_PROBED_ROWS, array.shape[0]))

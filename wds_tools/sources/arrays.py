@@ -33,8 +33,20 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.array_kinds import Rows, array_kind, cells_of, of_items, to_bytes
-from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable
+from wds_tools.sources.array_roles import (
+    ArrayRoles,
+    Contents,
+    Rows,
+    Unusable,
+    array_kind,
+    cells_of,
+    is_column,
+    is_named_like_classes,
+    labels_of,
+    of_items,
+    role_rank,
+    to_bytes,
+)
 from wds_tools.sources.base import (
     Collector,
     Record,
@@ -45,11 +57,11 @@ from wds_tools.sources.base import (
     is_system_error,
 )
 from wds_tools.sources.class_file import names_in
-from wds_tools.sources.columns import IMAGE
+from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.record_roles import Names
-from wds_tools.sources.records import RecordSource
+from wds_tools.sources.records import RecordSource, different_labels
 from wds_tools.sources.values import Kind, Pixels, cell, layout_of, png_bound, reason_of, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -68,6 +80,7 @@ _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")  # its path in the folder of its
 _PAIR = ("images", "labels")
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _IMAGE_AXES = 3
+_POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
 _PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
@@ -101,86 +114,127 @@ class ArraySource(RecordSource):
     def collect(self, collector: Collector) -> None:
         collector.take_files(self.files())
         with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            roles = self._roles
-        count = collector.account.given = roles.images.shape[0]
-        rows = _chunk_rows(roles.images)
-        names = self._names()
-        self.record_roles = names.record_roles()
+            arrays, contents = self._arrays, self._contents
+            arrays.check_label()
+            self.class_lists = arrays.names_of_types
+            seen = Names(self)
+            seen.declare(arrays.image, Kind.PICTURE)
+            for name, kind in arrays.kinds.items():
+                seen.declare(name, kind)
+            roles = self.record_roles = seen.find(self._values, self._values, arrays.image)
+            if not roles.hot and role_rank(roles.label or "", LABEL) < 2 and LABEL not in self.columns:
+                arrays.check_no_other_label()
+        labels = seen.values_of(roles)
+        if contents.labels is not None and LABEL not in self.columns:
+            labels = contents.labels
+        rows = _chunk_rows(arrays.images)
+        count = collector.account.given = arrays.images.shape[0]
         for row in range(count):
+            extra = self.extra_bytes(self._record(row), roles)
             group = row // rows if rows > 1 else -1
-            extra = self.extra_bytes(self._values(row), self.record_roles)
             entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, extra)
-            collector.add(entry, roles.labels[row] if roles.labels is not None else None)
-        collector.classes = roles.classes or ()
-        roles.account(collector.account)
-        if missing := self.missing_parts(roles.image):  # as in a copy or a program that was interrupted
+            collector.add(entry, labels[row] if labels else None)
+        collector.account.notes += seen.hints(roles, self._values) if contents.labels is None else []
+        self.class_lists = {}  # of entries of json, which are names
+        for name in seen.facts(roles):
+            if isinstance(values := self._cells[name], np.ndarray) and values.dtype.kind == "f":
+                seen.lost[name] = int((~np.isfinite(values)).sum())
+        self.account_names(seen, collector, roles)
+        self.name_classes(collector, roles, dict(enumerate(labels)))
+        if roles.hot:
+            collector.classes = tuple(name.rpartition("/")[2] for name in roles.hot)
+        arrays.account(collector.account, tuple(collector.classes))
+        if missing := self.missing_parts(arrays.image):  # as in a copy or a program that was interrupted
             collector.account.notes.append(
                 f"{missing} of the images are missing, and are read as the fill value; {self.why_missing}, but the "
                 f"{self.whole} can also be incomplete"
             )
-        for short, name in roles.further.items():
-            if why := reason_of(self._others[short][1]):
-                collector.account.leave_out("array", name, why)
-            else:
-                collector.account.use("array", name, names.destination(short, self.record_roles))
-        names.account_facts(collector, self.record_roles)
 
     def read(self, entry: Input) -> Record:
-        roles, row = self._roles, entry.location[0]
+        row = entry.location[0]
         assert self.record_roles is not None
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            image = _to_image(self._row(IMAGE, roles.images, row), roles.layout)
-            return self.to_record(self._values(row), self.record_roles, image)
+            image = _to_image(self._row(IMAGE, self._arrays.images, row), self._arrays.layout)
+            return self.to_record(self._record(row), self.record_roles, image)
 
-    @cached_property
-    def _others(self) -> dict[str, tuple[Any, str]]:
-        """The arrays besides image and label by their names in records, and what their values are."""
-        arrays = {short: self._contents.arrays[name] for short, name in self._roles.further.items()}
-        return {short: (array, self._roles.record_kind(array)) for short, array in arrays.items()}
+    def label_groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Return usual names, names with a usual word, and the names that `numpy.savez` gives."""
+        ranks = {name: role_rank(name, LABEL) for name in names}
+        unnamed = [name for name in names if _POSITION.fullmatch(name)]
+        return [*([name for name in names if ranks[name] == rank] for rank in (2, 1)), unnamed]
 
-    def _names(self) -> Names:
-        """Return the arrays besides image and label as names in records."""
-        names = Names(self)
-        for short, (_, kind) in self._others.items():
-            names.declare(short, kind)
-            values = self._columns.get(short)
-            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-                names.lost[short] = int((~np.isfinite(values)).sum())
-            if short in self._columns and names.may_be_splits(short):
-                names.add_texts(short, map(cell, self._columns[short]))
-        return names
+    def entry_name(self, name: str) -> str:
+        return self._arrays.entry_name(name)
 
-    @cached_property
-    def _columns(self) -> dict[str, Any]:
-        """The values of arrays that become texts and entries of ``json``."""
-        return {
-            short: cells_of(array, f"{self.path}: array {short!r}")
-            for short, (array, kind) in self._others.items()
-            if kind in (Kind.TEXT, Kind.LIST, Kind.WHOLE)
+    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...]:
+        """Return the class names in arrays, attributes and entries of the file, if they are those of the labels."""
+        numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
+        count = 1 + max(numbers, default=0)
+        lists = {
+            name: names
+            for (kind, name), names in self._arrays.class_lists.items()
+            if kind != "array" or len(names) == count or is_named_like_classes(name)
         }
-
-    def _values(self, row: int) -> dict[str, Any]:
-        """Return the values of a row, without image and label."""
-        values: dict[str, Any] = {}
-        for short, (array, kind) in self._others.items():
-            if short in self._columns:
-                values[short] = cell(self._columns[short][row])
-            elif kind == Kind.ENCODED:
-                values[short] = to_bytes(self._row(short, array, row)) or None
-            elif kind in (Kind.PICTURE, Kind.ARRAY):
-                value = np.asarray(self._row(short, array, row))
-                value = value.astype(value.dtype.newbyteorder("="), order="C")
-                values[short] = value.view(Pixels) if kind == Kind.PICTURE else value
-        return values
+        classes = self.list_of_classes(lists, labels)
+        # numbers of a program that counts from 1 must not be taken as positions from 0
+        if self._contents.counts_from_one and classes and numbers and min(numbers) > 0:
+            raise SourceError(
+                f"{self.name} has labels from {min(numbers)} to {max(numbers)}, and class names: MATLAB counts them "
+                "from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as labels"
+            )
+        return classes
 
     @cached_property
     def _contents(self) -> Contents:
         return self.open()
 
     @cached_property
-    def _roles(self) -> ArrayRoles:
+    def _arrays(self) -> ArrayRoles:
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            return ArrayRoles(self._contents, self.options, str(self.path))
+            return ArrayRoles(self._contents, self.options.columns, str(self.path))
+
+    def _values(self, name: str) -> Sequence[Any]:
+        """Return the values of an array, one for each row; of deep arrays, only values of the same shape."""
+        array, kind = self._arrays.rows[name], self._arrays.kinds[name]
+        if kind in (Kind.TEXT, Kind.LIST, Kind.WHOLE, Kind.DECIMAL, Kind.VECTOR) or is_column(array):
+            return labels_of(array, f"{self.path}: array {name!r}")
+        shapes = [array.row_shape(row) for row in range(array.shape[0])] if array_kind(array) == "items" else []
+        return [np.broadcast_to(0, shape) for shape in shapes or [array.shape[1:]] * array.shape[0]]
+
+    @cached_property
+    def _cells(self) -> dict[str, Any]:
+        """The values of arrays that become texts and entries of ``json``."""
+        return {
+            name: cells_of(array, f"{self.path}: array {name!r}")
+            for name, array in self._further.items()
+            if self._arrays.kinds[name] in (Kind.TEXT, Kind.LIST, Kind.WHOLE, Kind.DECIMAL)
+        }
+
+    @cached_property
+    def _further(self) -> dict[str, Any]:
+        """The arrays that are packed besides the image and the label."""
+        assert self.record_roles is not None
+        used, kinds = self.record_roles.used, self._arrays.kinds
+        return {
+            name: array for name, array in self._arrays.rows.items() if name not in used and not reason_of(kinds[name])
+        }
+
+    def _record(self, row: int) -> dict[str, Any]:
+        """Return the values of a row, without image and label: entries of ``json`` by their names there."""
+        assert self.record_roles is not None
+        values: dict[str, Any] = {}
+        for name, array in self._further.items():
+            kind = self._arrays.kinds[name]
+            if name in self._cells:
+                short = name if name in self.record_roles.fields else self.entry_name(name)
+                values[short] = cell(self._cells[name][row])
+            elif kind == Kind.ENCODED:
+                values[name] = to_bytes(self._row(name, array, row)) or None
+            else:
+                value = np.asarray(self._row(name, array, row))
+                value = value.astype(value.dtype.newbyteorder("="), order="C")
+                values[name] = value.view(Pixels) if kind == Kind.PICTURE else value
+        return values
 
     def _row(self, name: str, array: Any, row: int) -> Any:
         """Return one row, from a cached chunk if the array has chunks."""
@@ -192,11 +246,11 @@ class ArraySource(RecordSource):
 
     @cached_property
     def _mean_bytes(self) -> int:
-        return max(1, self.path.stat().st_size // int(self._roles.images.shape[0]))
+        return max(1, self.path.stat().st_size // int(self._arrays.images.shape[0]))
 
     def _image_bytes(self, row: int) -> int:
         """Return the length of an image, or an upper bound or estimate of it."""
-        images, layout = self._roles.images, self._roles.layout
+        images, layout = self._arrays.images, self._arrays.layout
         if layout == "items":
             shape = images.row_shape(row)
             return shape[0] if len(shape) == 1 else png_bound(shape, layout_of(shape) or "HWC")
@@ -311,7 +365,7 @@ class ZarrSource(ArraySource):
                 name: member for name, member in members or [("images", node)] if isinstance(member, zarr.Array)
             }
             self._nodes = {"", *(name for name, _ in members)}
-            self._arrays = self._stored.keys() if members else {""}
+            self._folders = self._stored.keys() if members else {""}
             for prefix, member in [("", node), *((f"{name}@", member) for name, member in members)]:
                 for word, value in member.attrs.asdict().items():
                     contents.add_entry("attribute", f"{prefix}{word}", word, value)
@@ -333,7 +387,7 @@ class ZarrSource(ArraySource):
         folder, _, name = path.rpartition("/")
         parts = path.split("/")
         splits = (("/".join(parts[:level]), "/".join(parts[level:])) for level in range(len(parts)))
-        is_chunk = any(array in self._arrays and _CHUNK.fullmatch(chunk) for array, chunk in splits)
+        is_chunk = any(array in self._folders and _CHUNK.fullmatch(chunk) for array, chunk in splits)
         is_metadata = name in (*_METADATA, ".zattrs") and folder in self._nodes
         return None if is_chunk or is_metadata else super().why_left_out(path)
 

@@ -38,6 +38,8 @@ from wds_tools.sources.arrow_types import (
     KINDS,
     LISTS,
     NOTHING,
+    class_lists_of,
+    column_of,
     features_of,
     fit,
     further_parts,
@@ -48,13 +50,13 @@ from wds_tools.sources.arrow_types import (
     is_image,
     is_list_of_integers,
     lengths,
+    renumbered,
     what_in,
 )
 from wds_tools.sources.base import Collector, SourceOptions, as_read_error, as_source_error
-from wds_tools.sources.columns import LABEL, check_unique, not_finite
+from wds_tools.sources.columns import check_unique, not_finite
 from wds_tools.sources.files import find_files
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.label_choice import Flags, class_lists_of, column_of, renumbered
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.values import Excluded, Kind, cell, is_base64_of_image, is_text
@@ -194,14 +196,7 @@ class ArrowSource(RecordSource):
             is_text_label = kind == Kind.BINARY and seen.may_be_label(name) and all(map(is_text, filter(None, head())))
             seen.declare(name, Kind.TEXT if is_text_label else kind)
         self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if Kind.ENCODED in kinds)
-        for name in seen.labels:
-            for file in files:
-                rows = ({name: value} for value in self._values([file], name))
-                seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
-        self._add_lengths(files, seen)
-        for name in seen.may_be_class_names():
-            seen.extend_texts(name, self._values(files, name))
-        roles = self.record_roles = self._with_flags(files, seen, seen.roles())
+        roles = self.record_roles = seen.find(partial(self._numbered, files), partial(self._head, files))
         self._check_no_base64(files, roles.image)
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         collector.account.notes += seen.hints(
@@ -215,8 +210,6 @@ class ArrowSource(RecordSource):
                 "names: pass --classes (classes=) with the names in their order to keep it"
             )
         for name in seen.facts(roles):
-            if seen.may_be_splits(name):
-                seen.add_texts(name, chain(self._head(files, name), self._values(files, name)))
             if has_type(columns.types[name], pa.types.is_floating):
                 seen.lost[name] = sum(map(not_finite, self._values(files, name)))
         self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
@@ -224,7 +217,7 @@ class ArrowSource(RecordSource):
         self._add_entries(collector, files, names, seen.values_of(roles))
         collector.account.given = sum(map(self.rows, files))
         collector.account.notes += columns.notes()
-        seen.account(collector, roles)
+        self.account_names(seen, collector, roles)
         pathless = {name for name in self.image_columns if not any(map(_path_in, self._head(files, name)))}
         pathless = {roles.image, *pathless}
         further = chain.from_iterable(further_parts(schema, self.image_columns, pathless) for schema in schemas)
@@ -262,30 +255,6 @@ class ArrowSource(RecordSource):
                         "remove the column, or rename the folder"
                     )
 
-    def _add_lengths(self, files: Sequence[int], seen: Names) -> None:
-        """Add the lengths of lists in other columns if labels are lists, which may belong to the entries of others."""
-        if not any(isinstance(value, tuple) for values in seen.labels.values() for value in values):
-            return
-        for name, kinds in seen.kinds.items():
-            are_texts = Kind.TEXT in kinds and all(str(value).startswith("[") for value in self._head(files, name))
-            if are_texts or kinds.keys() & {Kind.LIST, Kind.MAPPING}:
-                seen.add_lengths(name, self._values(files, name))
-
-    def _with_flags(self, files: Sequence[int], seen: Names, roles: Roles) -> Roles:
-        """Return the roles if columns with 0 or 1 for each class are the label where no other column is."""
-        facts = seen.facts(roles) if roles.label is None and LABEL not in self.columns else []
-        for name in facts:
-            head = Flags()
-            head.extend(name, self._head(files, name))
-            if head.of(name):
-                seen.flags.extend(name, self._values(files, name))
-        if not seen.flags:
-            return roles
-        for name in facts:  # one of them may be the label instead
-            if seen.kinds[name].keys() <= {Kind.TEXT} and name not in seen.texts:
-                seen.extend_texts(name, self._values(files, name))
-        return seen.roles()
-
     def remedy_for_names(self, first: str) -> str:
         return f"move the files into folders such as label={first}, which are read as a column"
 
@@ -313,6 +282,12 @@ class ArrowSource(RecordSource):
                 yield from (value for batch in self.batches(file, name, _BATCH_ROWS) for value in batch.to_pylist())
             else:
                 yield from repeat(self.partitions[file].get(name), self.rows(file))
+
+    def _numbered(self, files: Iterable[int], name: str) -> Iterator[Any]:
+        """Yield the values of a column in all rows of files, with the class numbers that all files have."""
+        for file in files:
+            values, changes = self._values([file], name), self.changes[file]
+            yield from (renumbered({name: value}, changes)[name] for value in values) if changes else values
 
     def _head(self, files: Iterable[int], name: str) -> list[Any]:
         """Return the first values of a column, without missing ones."""

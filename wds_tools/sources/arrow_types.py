@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -155,3 +155,55 @@ def further_parts(
 
 def _metadata(name: str, value: bytes) -> tuple[str, str, str]:
     return "metadata", name, f"is metadata{may_name_classes(value)}"
+
+
+def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
+    """Return path -> class names of each `ClassLabel` of ``datasets``, even inside lists and dictionaries.
+
+    Features are objects or JSON; ``path`` is what is before their names.
+    """
+    lists: dict[str, tuple[str, ...]] = {}
+    for name, outer in features.items():
+        feature = _without_lists(outer)
+        if _of_feature(feature, "_type") == "ClassLabel":
+            lists[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
+        elif isinstance(feature, Mapping):
+            lists |= class_lists_of(feature, f"{path}{name}.")
+    return lists
+
+
+def _without_lists(feature: Any) -> Any:
+    """Return the feature of the values in a list, at any depth."""
+    inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
+    return feature if inner is None else _without_lists(inner)
+
+
+def _of_feature(feature: Any, name: str) -> Any:
+    """Return a property of a feature; a dictionary without a type is the features of its entries."""
+    if isinstance(feature, Mapping):
+        return feature.get(name) if isinstance(feature.get("_type"), str) else None
+    return getattr(feature, name, None)
+
+
+def column_of(place: str, names: Iterable[str]) -> str | None:
+    """Return the column that has a place such as ``objects.category``."""
+    return next((name for name in names if place == name or place.startswith(f"{name}.")), None)
+
+
+def renumbered(values: Mapping[str, Any], changes: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """Return values with other class numbers, by their place in the values: number -> number."""
+    result = dict(values)
+    for place, new in changes.items():
+        if (name := column_of(place, result)) is not None:
+            result[name] = _renumbered(result[name], place.removeprefix(name).split(".")[1:], new)
+    return result
+
+
+def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
+    if isinstance(value, list):
+        return [_renumbered(entry, path, new) for entry in value]
+    if not path:
+        return new.get(value, value)
+    if isinstance(value, dict) and path[0] in value:
+        return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
+    return value

@@ -22,8 +22,7 @@ from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
 from wds_tools.format.label import quoted
 from wds_tools.sources import masks
-from wds_tools.sources.array_kinds import Rows, array_kind, of_items, to_bytes
-from wds_tools.sources.array_roles import Contents, Unusable, role_rank
+from wds_tools.sources.array_roles import Contents, Rows, Unusable, array_kind, of_items, role_rank, to_bytes
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL

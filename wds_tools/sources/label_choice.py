@@ -191,8 +191,11 @@ class LabelColumns:
             notes = (_not_the_label(name, reason, self._part) for name, reason in reasons.items() if reason)
             return LabelChoice(notes=tuple(notes))
         label, names = self._views(candidates)
-        classes, about_names = (self._classes.get(label), ()) if names is None else self._named(label, names)
-        return LabelChoice(label, names, self.values[label], classes, about_names)
+        return (
+            self._named(label, names)
+            if names
+            else LabelChoice(label, None, self.values[label], self._classes.get(label))
+        )
 
     def _check_odd(self, columns: Mapping[str, _Column]) -> None:
         """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
@@ -222,21 +225,14 @@ class LabelColumns:
             raise self.ambiguous(candidates)
         return label, names[0] if names and label not in self._classes else None
 
-    def _named(self, label: str, names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the class names by number, and what to note about them."""
-        pairs = zip(map(parse, self.values[label]), map(parse, self.values[names]), strict=True)
-        named = {numbered.number: name.name for numbered, name in pairs if numbered.number is not None and name.name}
-        classes = names_by_number(named)
-        if classes is None:
+    def _named(self, label: str, names: str) -> LabelChoice:
+        """Return a label with the class names in another column."""
+        choice = LabelChoice(label, None, self.values[label])
+        texts = [parse(value).name for value in self.values[names]]
+        named = _with_names(choice, names, names_of(choice.values, texts, is_certain=True), self._part)
+        if named is None:
             raise self.ambiguous([label, names])
-        notes = [_matching(names, label, self._part)]
-        unnamed = [class_number for class_number in range(len(classes)) if class_number not in named]
-        if unnamed:
-            notes.append(
-                f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row, and so without a name, "
-                f"such as {unnamed[0]}: the number is the class name"
-            )
-        return classes, tuple(notes)
+        return named
 
 
 def note_on_ids(name: str, values: Sequence[Any], options: SourceOptions, part: str) -> str | None:
@@ -415,23 +411,46 @@ def with_matching_names(
     candidates = {}
     for column, values in texts.items():
         names = names_of(choice.values, values, is_certain=bool(names_column)) if names_column in ("", column) else None
-        if names and column != label:
+        if names and column != label and not all(map(is_split_name, names.values())):
             candidates[column] = names
-    candidates = {column: names for column, names in candidates.items() if not all(map(is_split_name, names.values()))}
     named = [column for column in candidates if _WORD_OF_NAMES.search(column.lower())]
-    if len(named) == 1 and (classes := names_by_number(candidates[named[0]])):
-        return choice._replace(names=named[0], classes=classes, notes=(*choice.notes, _matching(named[0], label, part)))
+    if len(named) == 1 and (
+        with_names := _with_names(choice, named[0], candidates[named[0]], part, is_stated=names_column != "")
+    ):
+        return with_names
     has = f"has one text for each number of {part} {label!r}"
     notes = [f"{part} {column!r} {has}: pass --label {column} if these are the class names" for column in candidates]
+    if names_column and not candidates:
+        notes = [f"{names_column!r} does not give the class names: it does not have one distinct text per label"]
     return choice._replace(notes=(*choice.notes, *notes))
 
 
-def _matching(names: str, label: str, part: str) -> str:
-    return f"class names: {part} {names!r}, whose values match the numbers in {part} {label!r}"
+def _with_names(
+    choice: LabelChoice, column: str, names: Mapping[int, str] | None, part: str, *, is_stated: bool = False
+) -> LabelChoice | None:
+    """Return a label with the names of its numbers in another column; None if they are not class names.
+
+    A note says so, unless the format states it.
+    """
+    classes = names_by_number(names) if names else None
+    if classes is None or names is None:
+        return None
+    matching = f"class names: {part} {column!r}, whose values match the numbers in {part} {choice.label!r}"
+    notes = [] if is_stated else [matching]
+    if unnamed := [str(class_number) for class_number in range(len(classes)) if class_number not in names]:
+        notes.append(
+            f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row, and so without a name, such "
+            f"as {unnamed[0]}: the number is the class name"
+        )
+    return choice._replace(names=column, classes=classes, notes=(*choice.notes, *notes))
 
 
 def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
+    lists = {
+        name: values for name, values in columns.items() if len(values) and isinstance(values[0], (list, np.ndarray))
+    }
+    columns = {name: values for name, values in columns.items() if name not in lists}
     candidates = [name for name, values in columns.items() if could_be_classes(values)]
     flags = [name for name, values in columns.items() if _are_flags(values)]
     if not candidates and len(flags) > 1:
@@ -444,12 +463,31 @@ def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         )
         return [note]
     candidates = candidates or [name for name, values in columns.items() if _could_be_class_numbers(values)]
+    candidates = candidates or [name for name in flags if all(isinstance(value, bool) for value in columns[name])]
+    if not candidates and (notes := [*filter(None, (_note_on_rows(name, lists[name], part) for name in lists))]):
+        return notes
     if not candidates:
         nested = _entries_of(columns).items()
         candidates = [name for name, values in nested if could_be_classes(values) or _could_be_class_numbers(values)]
         return [f"no label: {quoted(candidates)} could be it: write it as a separate {part}"] if candidates else []
     shown = ", ".join(f"{name!r} ({some_of(columns[name])})" for name in candidates)
     return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if candidates else []
+
+
+def _note_on_rows(name: str, rows: Sequence[Any], part: str) -> str:
+    """Return the note that lists have 0 or 1, or -1 and 1, for each of several classes; empty if not."""
+    lists = [
+        row.tolist() if isinstance(row, np.ndarray) else row for row in rows if isinstance(row, (list, np.ndarray))
+    ]
+    width = len(lists[0])
+    cells = {float(value) if isinstance(value, (int, float, np.generic)) else 2 for row in lists for value in row}
+    if cells not in ({0, 1}, {-1, 1}) or width < 2 or {len(row) for row in lists} != {width}:
+        return ""
+    remedy = f"pass --label {name}" if 0 in cells else "write 0 instead of -1, and pass --label"
+    return (
+        f"no label: the {part} {name!r} has only {min(cells):g} and 1 in lists of {width:,} values: {remedy} if they "
+        "are classes"
+    )
 
 
 def _are_flags(values: Sequence[Any]) -> bool:
@@ -540,55 +578,3 @@ def some_of(values: Sequence[Any], count: int = 3) -> str:
         if len(different) == count:
             break
     return ", ".join(different) or "empty"
-
-
-def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
-    """Return path -> class names of each `ClassLabel` of ``datasets``, even inside lists and dictionaries.
-
-    Features are objects or JSON; ``path`` is what is before their names.
-    """
-    lists: dict[str, tuple[str, ...]] = {}
-    for name, outer in features.items():
-        feature = _without_lists(outer)
-        if _of_feature(feature, "_type") == "ClassLabel":
-            lists[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
-        elif isinstance(feature, Mapping):
-            lists |= class_lists_of(feature, f"{path}{name}.")
-    return lists
-
-
-def _without_lists(feature: Any) -> Any:
-    """Return the feature of the values in a list, at any depth."""
-    inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
-    return feature if inner is None else _without_lists(inner)
-
-
-def _of_feature(feature: Any, name: str) -> Any:
-    """Return a property of a feature; a dictionary without a type is the features of its entries."""
-    if isinstance(feature, Mapping):
-        return feature.get(name) if isinstance(feature.get("_type"), str) else None
-    return getattr(feature, name, None)
-
-
-def column_of(place: str, names: Iterable[str]) -> str | None:
-    """Return the column that has a place such as ``objects.category``."""
-    return next((name for name in names if place == name or place.startswith(f"{name}.")), None)
-
-
-def renumbered(values: Mapping[str, Any], changes: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
-    """Return values with other class numbers, by their place in the values: number -> number."""
-    result = dict(values)
-    for place, new in changes.items():
-        if (name := column_of(place, result)) is not None:
-            result[name] = _renumbered(result[name], place.removeprefix(name).split(".")[1:], new)
-    return result
-
-
-def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
-    if isinstance(value, list):
-        return [_renumbered(entry, path, new) for entry in value]
-    if not path:
-        return new.get(value, value)
-    if isinstance(value, dict) and path[0] in value:
-        return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
-    return value

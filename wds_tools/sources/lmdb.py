@@ -34,13 +34,12 @@ from wds_tools.sources.base import (
     as_source_error,
     import_optional,
 )
-from wds_tools.sources.class_file import are_labels
 from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
 from wds_tools.sources.inputs import File, Input, path_bytes, path_text
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.lmdb_keys import IMAGES, Pattern, grouped, image_pattern, size_patterns
 from wds_tools.sources.record_roles import IN_LISTS
-from wds_tools.sources.records import Item, RecordSource, attempt, different_labels
+from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.refused import NAMED, About
 from wds_tools.sources.tfrecord import parse_datum
 from wds_tools.sources.values import PICKLE, Excluded, image_size, is_text, name_text
@@ -158,17 +157,9 @@ class LmdbSource(RecordSource):
         key = path_bytes(entry.path)
         return name(self._class_of(path_text(self.patterns[entry.location[1]].id_of(key))))
 
-    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
+    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...]:
         """Return the class names that a key of the database has."""
-        different = {*self._class_lists.values()}
-        if len(different) > 1:
-            raise SourceError(
-                f"{self.path} has different class names in {quoted(map(path_text, self._class_lists))}: remove some"
-            )
-        numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
-        keys, given = map(path_text, self._class_lists), self.options.classes
-        names = next(iter(different), ())
-        return () if are_labels(names, numbers, str(self.path), keys, given=given) else names
+        return self.list_of_classes({path_text(key): names for key, names in self._class_lists.items()}, labels)
 
     def _class_of(self, id_: str) -> str:
         return class_folder(id_.removeprefix(self.base)) or ""

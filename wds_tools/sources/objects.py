@@ -28,9 +28,9 @@ import xxhash
 from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.class_notes import notes_on_first
 from wds_tools.format.label import Label, parse, quoted
 from wds_tools.lru_cache import LRUCache
+from wds_tools.sources.arrow_types import class_lists_of
 from wds_tools.sources.base import (
     WINDOW_BYTES,
     Collector,
@@ -42,7 +42,6 @@ from wds_tools.sources.base import (
 from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, are_labels, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.records import Item, RecordSource, attempt, different_labels
 from wds_tools.sources.values import Excluded, plain
 from wds_tools.wording import counted, one_line
@@ -79,7 +78,6 @@ class ObjectSource(RecordSource):
         self._items = list(zip(*items, strict=True)) if _is_pair(items) else items
         self._digests: dict[int, int] = {}  # of the items that were read
         self._decoded: set[str] = set()  # entries that are PIL images
-        self._notes: list[str] = []
         self._lists = _class_lists(items, CLASS_LISTS)
         self._classes = next(iter(self._lists.values()), ())
         if not self.options.classes:
@@ -97,7 +95,7 @@ class ObjectSource(RecordSource):
                 f"{self.record_roles.image!r} has PIL images: their pixels are packed, by default as PNG. To keep the "
                 "original files, pass items with their bytes, or pack the files by their path"
             )
-        collector.account.notes += self._notes + self._notes_on_unread_names()
+        collector.account.notes += self._notes_on_unread_names()
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
     def _notes_on_unread_names(self) -> list[str]:
@@ -133,8 +131,6 @@ class ObjectSource(RecordSource):
         same = [name for name, names in self._lists.items() if names == self._classes]
         if are_labels(self._classes, numbers, f"the {self.name}", same, given=self.options.classes):
             self._lists, self._classes = {}, ()
-        if not self.options.classes:
-            self._notes = notes_on_first(self._classes, numbers)
         targets, is_transformed = _targets_of(self._items)
         if not self._classes or (targets is None and not is_transformed):
             return self._classes or None

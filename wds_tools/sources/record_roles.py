@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from wds_tools.errors import SourceError
-from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import quoted
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Collector, Source
+from wds_tools.sources.base import Source
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
     check_not_image,
-    fact_name,
     field_name,
     find_column,
     is_second_label,
     is_text_field,
     no_image_error,
     not_finite,
-    null_note,
     pixel_columns,
     pixels_error,
     plain_name,
@@ -41,21 +38,21 @@ from wds_tools.sources.label_choice import (
     hint,
     is_name,
     is_x,
-    names_by_number,
     note_on_ids,
     one_hot,
     with_matching_names,
 )
 from wds_tools.sources.layouts import is_split_name, split_in
-from wds_tools.sources.list_lengths import Lengths, owner, why_no_label
 from wds_tools.sources.values import (
     ALL_KINDS,
     IMAGES,
     SCALARS,
     Kind,
+    Lengths,
     Repeated,
     kind_of,
     label_value,
+    owner,
     reason_of,
     resolved,
     text_of,
@@ -140,6 +137,14 @@ class NamedValues(Source):
     states_classes: bool = False
     has_classes: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def label_groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Return the names that are usual for labels: those of a group if no earlier group has the label."""
+        return [usual_columns(LABEL, names)]
+
+    def entry_name(self, name: str) -> str:
+        """Return what a name is in records."""
+        return name
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
         """Return whether values with the name of a label are texts, not classes."""
@@ -267,18 +272,19 @@ class Names:
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be names of splits."""
-        return Kind.TEXT in self.kinds[name] or _names_splits(name)
+        return Kind.TEXT in self.kinds[name] or _names_splits(self.source.entry_name(name))
 
     def add_texts(self, name: str, values: Iterable[Any]) -> None:
         """Keep the different values of a name, as long as all are names of splits, or numbers of a column of splits."""
         if (splits := self.splits.setdefault(name, set())) is None:
             return
+        is_named = _names_splits(self.source.entry_name(name))
         for value in values:
             if value is None or (isinstance(value, str) and not value):
                 continue
             text = str(value)
             is_split = isinstance(value, str) and is_split_name(text)
-            if _names_splits(name):  # such as PublicTest in the column Usage of FER-2013
+            if is_named:  # such as PublicTest in the column Usage of FER-2013
                 is_split = is_split or text.lower() in _SPLIT_NUMBERS or bool(split_in(text))
             if text not in splits and not is_split:
                 self.splits[name] = None
@@ -299,7 +305,58 @@ class Names:
         source = self.source
         preferred = (*source.preferred.get(LABEL, ()), *source.preferred.get("names", ()))
         named = {source.columns.get(LABEL), *source.class_lists, *preferred}
-        return name in named or is_x(name) or is_second_label(name) or bool(usual_columns(LABEL, [name]))
+        return name in named or is_x(name) or is_second_label(name) or any(source.label_groups([name]))
+
+    def find(
+        self,
+        values: Callable[[str], Iterable[Any]],
+        head: Callable[[str], Sequence[Any]],
+        image: str | None = None,
+    ) -> Roles:
+        """Return the roles of names that were declared, whose values are read as far as they are needed.
+
+        Args:
+            values: Returns the values of a name.
+            head: Returns the first ones.
+            image: The name of the image, if it is known.
+        """
+        for name in self.labels:
+            self.extend(name, values(name))
+        if any(type(value) is tuple for labels in self.labels.values() for value in labels):
+            for name, kinds in self.kinds.items():
+                is_json = Kind.TEXT in kinds and all(str(value).startswith("[") for value in head(name))
+                if is_json or kinds.keys() & _LISTS:
+                    self.add_lengths(name, values(name))
+        for name in self.may_be_class_names():
+            self.extend_texts(name, values(name))
+        roles = self.roles(image)
+        if (
+            roles.label is None
+            and LABEL not in self.source.columns
+            and self._add_flags(self.facts(roles), values, head)
+        ):
+            roles = self.roles(image)
+        for name in self.facts(roles):
+            if self.may_be_splits(name):
+                self.add_texts(name, chain(head(name), values(name)))
+        return roles
+
+    def _add_flags(
+        self,
+        names: Sequence[str],
+        values: Callable[[str], Iterable[Any]],
+        head: Callable[[str], Sequence[Any]],
+    ) -> bool:
+        """Read the names that may have 0 or 1 for a class, and the texts that may be the label instead."""
+        for name in names:
+            first = Flags()
+            first.extend(name, head(name))
+            if first.of(name):
+                self.flags.extend(name, values(name))
+        for name in names if self.flags else ():
+            if self.kinds[name].keys() <= {Kind.TEXT} and name not in self.texts:
+                self.extend_texts(name, values(name))
+        return bool(self.flags)
 
     def roles(self, image: str | None = None) -> Roles:
         """Return the roles of the names; the name of the image may be given.
@@ -311,16 +368,8 @@ class Names:
         image = image or self._image()
         shape = () if is_given or self.kinds[image].keys() & IMAGES else self._shape()
         choice = self.label(image)
-        roles = Roles(
-            image,
-            choice.label,
-            choice.names,
-            shape,
-            frozenset(self.lists),
-            hot=choice.hot,
-            classes=choice.classes,
-            notes=choice.notes,
-        )
+        label, names, _, classes, notes, hot = choice
+        roles = Roles(image, label, names, shape, frozenset(self.lists), {}, hot, classes, notes)
         return replace(roles, fields=self._fields(roles))
 
     def record_roles(self, image: str = "") -> Roles:
@@ -409,20 +458,46 @@ class Names:
         if preferred[:1] != [FIRST]:  # without an image at the start, a list has no usual order
             preferred = preferred[:1]
         typed = [name for name in source.class_lists if name in others]
-        usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
-        if any(not is_x(name) for name in usual):
-            usual |= dict.fromkeys(filter(is_second_label, others))
-        values = {name: self.labels[name] for name in preferred or usual if self._may_have_classes(name)}
-        owners = {name: self._owner(name) for name in values}
-        values = {name: labels for name, labels in values.items() if owners[name] is None}
-        choice = LabelColumns(where, values, source.options, source.class_lists, part=source.part).choose()
-        notes = [
+        groups = [preferred] if preferred else source.label_groups([name for name in self.kinds if name != image])
+        choice = LabelChoice()
+        for group in [group for group in groups if group] or [[]]:
+            usual = dict.fromkeys(group if preferred else [*typed, *group, *filter(is_x, others)])
+            if any(not is_x(name) for name in usual) and not preferred:
+                usual |= dict.fromkeys(filter(is_second_label, others))
+            named = self._of_group([*usual], {*group}, others)
+            choice = named._replace(notes=tuple(dict.fromkeys([*choice.notes, *named.notes])))
+            if choice.label is not None:
+                break
+        notes = choice.notes + tuple(
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
-        ] + [why_no_label(name, list_name, source.part) for name, list_name in owners.items() if list_name is not None]
-        choice = self._with_names(choice._replace(notes=(*choice.notes, *notes)))
+        )
+        choice = self._with_names(choice._replace(notes=notes))
         hot = self._one_hot(image) if choice.label is None else ()
         return LabelChoice(classes=hot, hot=hot, notes=choice.notes) if hot else choice
+
+    def _of_group(self, names: Sequence[str], usual: Container[str], others: Container[str]) -> LabelChoice:
+        """Return which of some names is the label, with notes on the usual names that are not."""
+        source = self.source
+        values = {name: self.labels[name] for name in names if name in others and self._may_have_classes(name)}
+        unlike = [name for name in names if name in usual and name not in values and name not in self.transcripts]
+        owners = {name: other for name in values if (other := self._owner(name)) is not None}
+        values = {name: labels for name, labels in values.items() if name not in owners}
+        choice = LabelColumns(source.name, values, source.options, source.class_lists, part=source.part).choose()
+        notes = [*choice.notes]
+        notes += [
+            f"{source.part} {name!r} is not the label, because it has a value for each entry of {other!r} in the same "
+            f"row: it is packed as it is, with all values in order; pass --label {name} if these are labels of the "
+            "whole image"
+            for name, other in owners.items()
+        ]
+        if choice.label is None:
+            notes += [
+                f"{source.part} {name!r} is not the label, because its values are not numbers or names "
+                f"({self._described(name)})"
+                for name in unlike
+            ]
+        return choice._replace(notes=tuple(notes))
 
     def _owner(self, name: str) -> str | None:
         """Return the name of another list with an entry for each value of this one, in each row; None without it."""
@@ -465,46 +540,27 @@ class Names:
             )
 
     def _with_names(self, choice: LabelChoice) -> LabelChoice:
-        """Return a choice with the class names of the format, such as the texts in ``image/class/text``."""
-        label, source = choice.label, self.source
-        text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
-        if text is None:
-            all_texts = (name for name, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
-            texts = {name: values for name in all_texts if (values := self.labels.get(name) or self.texts.get(name))}
-            return with_matching_names(choice, texts, source.options, source.part, self.names_of_label)
-        if label is None or label == text or choice.names is not None:
-            return choice
-        named: dict[Any, str] = {}
-        gives_names = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {Kind.TEXT, Kind.MISSING}
-        if gives_names and not source.options.classes and source.options.label_type != "number":
-            for value, name in zip(choice.values, self.labels[text], strict=True):
-                if None not in (value, name) and named.setdefault(value, name) != name:
-                    raise SourceError(
-                        f"{source.name}: label {value} in {label!r} has two names in {text!r}, {named[value]!r} and "
-                        f"{name!r}: correct them, give the names with --classes (classes=), or pass --label-type "
-                        "number (label_type='number') to use only the numbers"
-                    )
-        are_numbers = all(type(value) is int and value >= 0 for value in named)
-        numbers = dict.fromkeys((value for value in choice.values if type(value) is int and value >= 0), "") | named
-        classes = names_by_number(numbers) if named and are_numbers else None
-        if classes is None or len(set(named.values())) < len(named):
-            note = f"{text!r} does not give the class names: it does not have one distinct text per label"
-            return choice._replace(notes=(*choice.notes, note))
-        unnamed = [str(class_number) for class_number, name in enumerate(classes) if class_number not in named]
-        notes = (f"class numbers without a name in {text!r}: {quoted(unnamed)}",) if unnamed else ()
-        return choice._replace(names=text, classes=classes, notes=(*choice.notes, *notes))
+        """Return a choice with the class names in texts: of the format, such as ``image/class/text``, or others."""
+        source, names = self.source, self.names_of_label
+        stated = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
+        if stated is not None and choice.label in source.preferred.get(LABEL, ()):
+            names = stated
+        all_texts = (name for name, kinds in self.kinds.items() if kinds.keys() <= _TEXTS)
+        texts = {name: values for name in all_texts if (values := self.labels.get(name) or self.texts.get(name))}
+        return with_matching_names(choice, texts, source.options, source.part, names if names != choice.label else None)
 
     def _fields(self, roles: Roles) -> dict[str, str]:
         """Return the field of each name that becomes one."""
         fields: dict[str, str] = {}
-        usual_of = {name: "txt" if name in self.transcripts else field_name(name) for name in self.kinds}
+        short = {name: self.source.entry_name(name) for name in self.kinds}
+        usual_of = {name: "txt" if name in self.transcripts else field_name(short[name]) for name in self.kinds}
         names = sorted(self.kinds, key=lambda name: (name not in self.transcripts, name != usual_of[name], name))
         for name in names:  # of two texts that would be the field ``txt``, the same one in any order
             kinds, usual = self.kinds[name], usual_of[name]
             if name in roles.used:
                 continue
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
-            base = usual if is_file and usual else plain_name(name)
+            base = usual if is_file and usual else plain_name(short[name])
             if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.VECTOR}:
                 if (same := next((key for key, value in fields.items() if value == base), None)) is not None:
                     raise SourceError(
@@ -535,53 +591,5 @@ class Names:
         """Return notes about entries of ``json`` that could be the label; ``head`` returns first values of a name."""
         if LABEL in self.source.columns or roles.hot or self._has_usual_label():
             return []
-        return hint({name: head(name) for name in self.facts(roles)}, self.source.part)
-
-    def account(self, collector: Collector, roles: Roles) -> None:
-        """State what becomes of each name."""
-        part, account = self.source.part, collector.account
-        account.declare(part, self.kinds)
-        collector.classes = roles.classes or collector.classes
-        collector.are_numbers = roles.label in self.source.class_lists
-        if roles.names is not None:
-            collector.numbered_by = "records"
-        account.notes += roles.notes
-        for name, kinds in self.kinds.items():
-            if name in roles.used:
-                uses = {roles.image: "image", roles.label: "label", roles.names: "class names"}
-                uses |= dict.fromkeys(roles.hot, "label")
-                account.use(part, name, uses.get(name, "size of the image"))
-                continue
-            reasons = list(filter(None, map(reason_of, sorted(kinds))))
-            if not reasons or len(kinds.keys() - {Kind.MISSING}) > len(reasons):
-                account.use(part, name, self.destination(name, roles))
-            for reason in reasons:
-                account.leave_out(part, name, reason)
-        self.account_facts(collector, roles)
-        if roles.shape:
-            order = "B, G, R" if self.source.bgr else "R, G, B"
-            account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
-
-    def account_facts(self, collector: Collector, roles: Roles) -> None:
-        """Add the class names of entries of ``json``; note which entries name splits, and which JSON cannot have."""
-        for name in self.facts(roles):
-            for place, classes in self.source.class_lists.items():
-                if place == name or place.startswith(f"{name}."):
-                    collector.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
-            if len(splits := sorted(self.splits.get(name) or ())) > 1:
-                collector.account.notes.append(
-                    f"{self.source.part} {name!r} names splits, {quoted(splits)}: it becomes an entry of json, and all "
-                    "are packed together; for one dataset per split, separate them before packing"
-                )
-            if count := self.lost.get(name):
-                collector.account.notes.append(null_note(name, count))
-
-    def destination(self, name: str, roles: Roles) -> str:
-        """Return what a name becomes, for the account."""
-        if name not in roles.fields:
-            return "entries of json"
-        base = roles.fields[name]
-        kinds = self.kinds[name].keys()
-        if kinds & {Kind.ARRAY, Kind.PIXELS, Kind.VECTOR}:
-            return f"field {base}.npy"
-        return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"
+        vectors = [name for name, kinds in self.kinds.items() if Kind.VECTOR in kinds and name not in roles.used]
+        return hint({name: head(name) for name in [*self.facts(roles), *vectors]}, self.source.part)

@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format import codecs, image_header
+from wds_tools.format.class_notes import notes_on_first
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
-from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
+from wds_tools.sources.class_file import are_labels
+from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, null_note, plain_name
 from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
 from wds_tools.sources.values import (
+    IMAGES,
     DeepPixels,
     Excluded,
     Kind,
@@ -127,10 +131,77 @@ class RecordSource(NamedValues):
             labels = seen.values_of(roles)
             for index, entry in listed:
                 collector.add(entry, labels[index] if labels else self.label_of(entry))
-            seen.account(collector, roles)
+            self.account_names(seen, collector, roles)
             collector.account.notes += seen.hints(roles, lambda name: [row[name] for row in first if name in row])
-            if roles.label is not None and not collector.classes:
-                collector.classes = self.classes_of({entry.location[0]: labels[index] for index, entry in listed}) or ()
+            self.name_classes(collector, roles, {entry.location[0]: labels[index] for index, entry in listed if labels})
+
+    def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
+        """Add the class names of the labels if the source has them elsewhere than in its records."""
+        if roles.label is not None and not collector.classes:
+            collector.classes = self.classes_of(labels) or ()
+            numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
+            collector.account.notes += [] if self.options.classes else notes_on_first(collector.classes, numbers)
+
+    def list_of_classes(self, lists: Mapping[str, tuple[str, ...]], labels: Mapping[int, Any]) -> tuple[str, ...]:
+        """Return the class names that a source has in some places, which must be the same; none if they are the labels.
+
+        Raises:
+            SourceError: Lists differ.
+        """
+        names = next(iter(lists.values()), ())
+        if other := next((place for place in lists if lists[place] != names), None):
+            raise SourceError(
+                f"{self.name} has different class names in {next(iter(lists))!r} ({quoted(names)}) and {other!r} "
+                f"({quoted(lists[other])}): remove one of them, or pass --classes (classes=)"
+            )
+        numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
+        return () if are_labels(names, numbers, self.name, lists, given=self.options.classes) else names
+
+    def account_names(self, seen: Names, collector: Collector, roles: Roles) -> None:
+        """State what becomes of each name."""
+        part, account = self.part, collector.account
+        account.declare(part, seen.kinds)
+        collector.classes = roles.classes or collector.classes
+        collector.are_numbers = roles.label in self.class_lists
+        if roles.names is not None:
+            collector.numbered_by = "records"
+        account.notes += roles.notes
+        for name, kinds in seen.kinds.items():
+            if name in roles.used:
+                uses = {roles.image: "image", roles.label: "label", roles.names: "class names"}
+                uses |= dict.fromkeys(roles.hot, "label")
+                account.use(part, name, uses.get(name, "size of the image"))
+                continue
+            reasons = list(filter(None, map(reason_of, sorted(kinds))))
+            if not reasons or len(kinds.keys() - {Kind.MISSING}) > len(reasons):
+                account.use(part, name, _destination(seen, name, roles))
+            for reason in reasons:
+                account.leave_out(part, name, reason)
+        self._account_facts(seen, collector, roles)
+        if roles.shape:
+            order = "B, G, R" if self.bgr else "R, G, B"
+            account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
+
+    def _account_facts(self, seen: Names, collector: Collector, roles: Roles) -> None:
+        """Add the class names of entries of ``json``; note which entries name splits, and which JSON cannot have."""
+        names: dict[str, str] = {}
+        for name in seen.facts(roles):
+            entry = fact_name(self.entry_name(name))
+            if (same := names.setdefault(entry, name)) != name:
+                raise SourceError(
+                    f"{self.name} has two {self.part}s that would be packed as {entry!r}: rename one of {same!r} and "
+                    f"{name!r}"
+                )
+            for place, classes in self.class_lists.items():
+                if place == name or place.startswith(f"{name}."):
+                    collector.field_classes[f"json:{entry}{place.removeprefix(name)}"] = ClassList(classes)
+            if len(splits := sorted(seen.splits.get(name) or ())) > 1:
+                collector.account.notes.append(
+                    f"{self.part} {name!r} names splits, {quoted(splits)}: it becomes an entry of json, and all "
+                    "are packed together; for one dataset per split, separate them before packing"
+                )
+            if count := seen.lost.get(name):
+                collector.account.notes.append(null_note(name, count))
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
         """Return what the records have, the inputs with the indexes of their records, and what is skipped."""
@@ -281,3 +352,14 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
             "their size in entries such as height, width and channels"
         )
     return f"{name!r} is not an image: {str(value)[:40]!r}"
+
+
+def _destination(seen: Names, name: str, roles: Roles) -> str:
+    """Return what a name becomes, for the account."""
+    if name not in roles.fields:
+        return "entries of json"
+    base = roles.fields[name]
+    kinds = seen.kinds[name].keys()
+    if kinds & {Kind.ARRAY, Kind.PIXELS, Kind.VECTOR}:
+        return f"field {base}.npy"
+    return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"

@@ -204,7 +204,7 @@ class Columns:
     def account(self, collector: Collector) -> None:
         """State what becomes of the columns."""
         collector.account.notes += self.names.hints(self.roles, lambda name: [row.get(name) for row in self._head])
-        self.names.account(collector, self.roles)
+        self._source.account_names(self.names, collector, self.roles)
 
     def content(self, row: Row) -> tuple[Record, dict[str, File]]:
         """Return the texts and entries of ``json`` of a row, and the files that are fields."""
@@ -265,7 +265,7 @@ class TableSource(TableRows):
         for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
                 collector.add(entry, label)
-        names.account(collector, roles)
+        self.account_names(names, collector, roles)
 
     def read(self, entry: Input) -> Record:
         assert self.record_roles is not None

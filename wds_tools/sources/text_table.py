@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.arrow_types import features_of, has_binary
+from wds_tools.sources.arrow_types import class_lists_of, features_of, has_binary
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.class_file import stated_encoding
 from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
-from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.layouts import names_a_file
 from wds_tools.sources.values import Excluded, cell
 from wds_tools.wording import counted

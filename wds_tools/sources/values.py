@@ -1,4 +1,4 @@
-"""What values are: encoded images, arrays of pixels, texts, numbers, lists; and how they are stored.
+"""What values are: encoded images, arrays of pixels, texts, numbers, lists and their lengths; and how they are stored.
 
 BMP, PPM and PGM files become arrays. Further fields of an image are checked here too.
 """
@@ -12,7 +12,8 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -394,6 +395,7 @@ def cell(value: Any) -> Any:
     return float(value) if isinstance(value, float) else for_json(value)
 
 
+_OF_LABELS = re.compile("label|class|cls|categor|species|breed")  # another list of the same labels
 PICKLE = Excluded("a pickle, which is never read")
 _PIXEL_MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 _PNG_MODES = ("1", "LA", "P", "I;16")
@@ -467,3 +469,93 @@ def array_of(data: memoryview, dtype: str, shape: list[int]) -> Any:
         raise ValueError(f"an array of shape {shape} of {dtype} in {len(data):,} bytes")
     array = np.frombuffer(data, kind).reshape(shape)
     return array if shape else array.item()
+
+
+class Lengths:
+    """The lengths of the lists of a name in all rows.
+
+    Attributes:
+        are_nested: Whether the lists have lists or objects, such as boxes.
+    """
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self._counts = array("q")
+        self.are_nested = False
+        self.extend(values)
+
+    def extend(self, values: Iterable[Any], start: int = 0) -> None:
+        """Add the values of the next rows, which begin with row ``start``; rows that are left out have no list."""
+        self._counts.extend([0] * (start - len(self._counts)))
+        for value in values:
+            count, is_nested = _length(value)
+            self._counts.append(count)
+            self.are_nested |= is_nested
+
+    def of(self, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the length in each row, int64 [rows]: 1 for a single value, 0 for a missing one."""
+        return np.array([*self._counts, *[0] * (rows - len(self._counts))], np.int64)
+
+
+def _length(value: Any) -> tuple[int, bool]:
+    """Return the length of a list, or of an object of equally long lists, and whether it has lists or objects."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return 1, False
+    if isinstance(value, Mapping):
+        counts = {len(item) for item in value.values() if isinstance(item, (list, tuple))}
+        return (counts.pop(), True) if len(counts) == 1 else (1, False)
+    if isinstance(value, (list, tuple)):
+        return len(value), any(isinstance(item, (list, tuple, Mapping, np.ndarray)) for item in value)
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value.shape[0], value.ndim > 1
+    return int(value is not None and value != ""), False
+
+
+def owner(values: Sequence[Any], others: Mapping[str, Lengths]) -> str | None:
+    """Return the name of another list to whose entries labels belong; None if they are labels of the images.
+
+    The other list has the same length in each row: lists of several lengths, or a list of boxes or points. It may also
+    be flat, with the same number of values for each label. Rows of 0 and 1 with one length have a value for each class
+    instead.
+
+    >>> owner([[7, 3, 7], [3]], {"scores": Lengths([[0.5, 0.1, 0.2], [0.9]])}), owner([[7, 3], [3]], {})
+    ('scores', None)
+    """
+    lengths = Lengths(values).of(len(values))
+    several = set(lengths.tolist()) - {0}
+    if not several or not any(map(_is_list, values)):
+        return None
+    have_one_length = len(set(lengths.tolist())) == 1
+    if have_one_length and max(several) > 1 and {value for row in values for value in _numbers(row)} <= {0, 1}:
+        return None
+    for name, lists in others.items():
+        counts = lists.of(len(values))
+        is_same = len(counts) == len(lengths) and bool((counts == lengths).all())
+        is_view = not lists.are_nested and _OF_LABELS.search(name.lower()) is not None
+        if is_same and not is_view and (lists.are_nested or (not have_one_length and max(several) > 1)):
+            return name
+        ratios = {*(counts[lengths > 0] / lengths[lengths > 0]).tolist()} if len(counts) == len(lengths) else set()
+        is_flat = len(ratios) == 1 and min(ratios) >= 2 and min(ratios).is_integer() and not counts[lengths == 0].any()
+        if is_flat and len(set(lengths.tolist())) > 1 and max(several) > 1:
+            return name
+    return None
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is a list, even if it is written as JSON."""
+    is_list = isinstance(value, (list, np.ndarray)) or type(value) is tuple  # and not a `Label`
+    return value.lstrip().startswith("[") if isinstance(value, str) else is_list
+
+
+def _numbers(row: Any) -> list[float]:
+    """Return the numbers in a list; [2], which is neither 0 nor 1, for values of another kind."""
+    if isinstance(row, str):
+        try:
+            row = json.loads(row)
+        except (ValueError, RecursionError):
+            return [2]
+    row = row.tolist() if isinstance(row, np.ndarray) else row
+    are_numbers = isinstance(row, (list, tuple)) and all(isinstance(item, (int, float)) for item in row)
+    return list(row) if are_numbers else [2]
