@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -474,30 +473,6 @@ def test_json_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
     write_files(tmp_path, "a.json", data=b"[" * 5000)
     write_files(tmp_path, "b.json", data=b'{"a":' * 5000)
     assert [*skipped(tmp_path)] == ["a.json", "b.json"]
-
-
-def test_an_encoding_that_an_archive_does_not_need_changes_nothing(tmp_path: Path) -> None:
-    shutil.make_archive(str(tmp_path / "a"), "zip", write_files(tmp_path / "src", "cat/1.jpg", "B\xe4r/2.jpg"))
-    for kind in (None, "zip"):
-        options = SourceOptions(encoding="cp1252", kind=kind)
-        listing = open_source(tmp_path / "a.zip", kind=kind, options=options).scan()
-        assert (listing.classes, listing.account.notes) == (("B\xe4r", "cat"), [])
-
-
-@pytest.mark.parametrize(("system", "name"), [(0, "猫"), (3, "è")])  # Windows, Unix
-def test_an_encoding_is_that_of_names_of_windows_even_if_they_are_valid_utf_8(
-    tmp_path: Path, system: int, name: str
-) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
-        for folder in ("xx", "dog"):
-            info = zipfile.ZipInfo(f"{folder}/1.jpg")
-            info.create_system = system
-            zipped.writestr(info, folder)
-    data = (tmp_path / "a.zip").read_bytes()
-    (tmp_path / "a.zip").write_bytes(data.replace(b"xx/1.jpg", "猫/1.jpg".encode("gbk")))
-    for encoding, expected in (("gbk", name), (None, "è")):
-        source = open_source(tmp_path / "a.zip", options=SourceOptions(encoding=encoding))
-        assert source.scan().classes == ("dog", expected)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n"

@@ -65,7 +65,7 @@ label_separator_option = click.option(
 encoding_option = click.option(
     "--encoding",
     metavar="NAME",
-    help="Encoding of a table, or of names in an archive, such as latin-1; by default UTF-8.",
+    help="Encoding of a table, such as latin-1; by default UTF-8.",
 )
 
 

@@ -90,8 +90,8 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         label_separator: Separator of the labels in a text, such as " " or ",". By default
             a text is one label. Samples with several labels, in texts or in lists, get a field ``labels.json``, a list
             of class numbers, instead of ``cls``; load it with `MultiHot`.
-        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252", and of names in archives that are
-            not UTF-8. By default UTF-8, or UTF-16 or UTF-32 if there is a byte order mark.
+        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 or
+            UTF-32 if there is a byte order mark.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.

@@ -417,12 +417,12 @@ class TreeSource(Source):
         is_unlabelled = options is not None and options.columns == {LABEL: ""}
         if layout not in (None, _TABLE):
             self.roles = (LABEL,) if is_unlabelled and layout in (ClassFolders.kind, "masks") else ()
-            self.reads_text = tree != "folder"  # the names of an archive
+            self.reads_text = False
         super().__init__(shown_path(str(src)), options)
         self.tree = open_tree(src, tree, self.options.remote)
         if isinstance(self.tree, Archives):
-            self.tree.encoding, self.tree.have_labels = self.options.encoding, not is_unlabelled
-        if (self.columns and not is_unlabelled) or (self.options.encoding and not isinstance(self.tree, Archives)):
+            self.tree.have_labels = not is_unlabelled
+        if (self.columns and not is_unlabelled) or self.options.encoding:
             layout = _TABLE  # only tables have columns and an encoding
         self.name = self.tree.name
         self.split: str | None = None
@@ -546,12 +546,6 @@ class TreeSource(Source):
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:
-        if self.options.encoding and self.layout is None:
-            is_of_table = not isinstance(self.tree, Archives) or (
-                not self.tree.uses_encoding and imported("tabled:tables_of")(files, self.options)
-            )
-            if is_of_table:
-                self.layout = imported(LAYOUTS[_TABLE])(given=True, options=self.options)
         if self.layout is None:
             tried = (imported(name).recognised(files) for name in LAYOUTS.values())
             self.layout = next(layout for layout in tried if layout is not None)

@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, islice
 from operator import attrgetter
@@ -76,8 +75,6 @@ _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _PART_FILES = 1 << 16  # of a listing at a URL
 _UTF8 = 0x800  # flag of a zip member: its name is UTF-8; Python decodes other names as cp437
-_UNIX = 3  # `create_system` of a zip member: Linux and macOS, whose names are UTF-8
-_ENCODINGS = ("cp437", "cp1252", "gbk", "cp932")  # of names, that a message shows
 
 
 _clients = LRUCache[str, Client](max_items=16)
@@ -261,31 +258,7 @@ class Archives(Tree):
     """Archives with the files of a tree."""
 
     paths: tuple[Any, ...]  # Path or RemoteFile
-    encoding: str | None = None  # of names that are not UTF-8
-    uses_encoding = False  # after listing: whether there are such names
     have_labels = True  # False if the user wants none
-
-    def _text_of(self, names: Sequence[bytes], archive: Any, *, of_windows: bool = False) -> list[str]:
-        """Return names of an archive as text: UTF-8 if all of them are, otherwise in the stated encoding.
-
-        Programs of Windows (``of_windows``) mark UTF-8: a stated encoding is that of all other names.
-
-        Raises:
-            SourceError: They are not UTF-8, and no encoding is stated.
-        """
-        if not of_windows or self.encoding is None:
-            with suppress(UnicodeDecodeError):
-                return [name.decode() for name in names]
-        if self.encoding is None:
-            name = next(name for name in names if not _is_utf8(name))
-            readings = [f"{encoding}: {_shown(name, encoding)}" for encoding in _ENCODINGS]
-            raise SourceError(
-                f"{archive} has names that are not UTF-8: state their encoding with --encoding (encoding=), such as "
-                f"{'; '.join(readings)}"
-            )
-        self.uses_encoding = True
-        with as_source_error(f"{archive} has names that are not {self.encoding}", UnicodeDecodeError, LookupError):
-            return [name.decode(self.encoding) for name in names]
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
         """Return the checksum of the archives, without looking into them."""
@@ -378,7 +351,7 @@ class TarTree(Archives):
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error
         self._note_repeated(path.name, repeated)
-        texts = self._text_of([path_bytes(name) for name in files], path)
+        texts = _texts_of([path_bytes(name) for name in files], path)
         files = {text: file._replace(path=text) for text, file in zip(texts, files.values(), strict=True)}
         return self._with_slashes(path.name, files)
 
@@ -421,8 +394,7 @@ class ZipTree(Archives):
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
             unmarked = [info for info in members if not info.filename.isascii() and not info.flag_bits & _UTF8]
-            of_windows = any(info.create_system != _UNIX for info in unmarked)
-            texts = self._text_of([info.filename.encode("cp437") for info in unmarked], path, of_windows=of_windows)
+            texts = _texts_of([info.filename.encode("cp437") for info in unmarked], path)
             text_of = dict(zip(map(id, unmarked), texts, strict=True))
             files: dict[str, File] = {}  # of members with the same name, the last one counts
             repeated: list[str] = []
@@ -453,17 +425,15 @@ def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 
-def _is_utf8(name: bytes) -> bool:
-    with suppress(UnicodeDecodeError):
-        return bool(name.decode()) or not name
-    return False
-
-
-def _shown(name: bytes, encoding: str) -> str:
-    """Return a name as it is in an encoding, or what prevents it."""
-    with suppress(UnicodeDecodeError):
-        return repr(name.decode(encoding))
-    return "invalid"
+def _texts_of(names: Sequence[bytes], archive: Any) -> list[str]:
+    """Return names of an archive as text."""
+    try:
+        return [name.decode() for name in names]
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{archive} has names that are not UTF-8, such as {error.object!r}: unpack it with a program that converts "
+            "them, such as `unzip -O gbk` on Linux, and pack the folder"
+        ) from None
 
 
 def _inside(name: str) -> str:
