@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 from folders import contents
+from PIL import Image
 from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
@@ -608,3 +609,14 @@ def test_records_of_other_shares_of_a_source_are_left_out(tmp_path):
     train, val = labels_of(dst / "train"), labels_of(dst / "val")
     assert (len(train), len(val)) == (reports["train"].packed + 3, reports["val"].packed)
     assert not train.keys() & val.keys()
+
+
+def test_new_samples_without_the_mask_that_all_earlier_ones_have_are_noted(tmp_path, caplog):
+    for name in ("masked/images/1", "masked/masks/1", "more/images/2", "more/masks/2", "bare/images/3"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 12), int(name[-1])).save(tmp_path / f"{name}.png")
+    wt.pack(tmp_path / "masked", tmp_path / "dst", **KEEP)
+    assert wt.append(tmp_path / "more", tmp_path / "dst", **KEEP).account.notes == []
+    [note] = wt.append(tmp_path / "bare", tmp_path / "dst", **KEEP).account.notes[-1:]
+    assert note == "1 of 1 new samples have no mask.png, which all earlier samples have"
+    assert note in caplog.text

@@ -78,6 +78,10 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_text("item { id: 1 name: 'cat' }\nitem { id: 2 name: 'dog' }\n"),
         "has a name for each number .* with --classes",
     ),
+    "class_dict.csv": (  # as CamVid has it
+        lambda path: path.write_text("name,r,g,b\nAnimal,64,128,64\nArchway,192,0,128\n"),
+        "is named like a list of classes, and is not read: masks keep its colours",
+    ),
     "settings.json": (lambda path: path.write_text('{"width": 224, "height": 224}'), ""),
     "photos.xml": (lambda path: path.write_text("<a/>"), ""),
     "md5sums.txt": (lambda path: path.write_text("".join(f"{'0f' * 16}  {row}.png\n" for row in range(COUNT))), ""),

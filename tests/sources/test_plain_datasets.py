@@ -549,14 +549,15 @@ DATASETS["ADE20K"] = Dataset(
 )
 streets = {
     f"leftImg8bit/{split}/{city}/{city}_00000{n}_000019_leftImg8bit.png": None
-    for split, city in (("train", "aachen"), ("val", "frankfurt"), ("test", "berlin"))
+    for split, city in (("train", "aachen"), ("train_extra", "bamberg"), ("val", "frankfurt"), ("test", "berlin"))
     for n in range(2)
 }
 DATASETS["Cityscapes"] = Dataset(
     streets,
     {
-        path.replace("leftImg8bit/", "gtFine/", 1).replace("_leftImg8bit.png", f"_gtFine_{ending}"): content
+        path.replace("leftImg8bit/", f"{kind}/", 1).replace("_leftImg8bit.png", f"_{kind}_{ending}"): content
         for path in streets
+        for kind in ("gtCoarse" if "extra" in path else "gtFine",)
         for ending, content in {
             "labelIds.png": MASK,
             "instanceIds.png": MASK,

@@ -17,6 +17,7 @@ from wds_tools.format.label import Classes, LabelType, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.recorded_source import is_source
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.options import available_cores
 from wds_tools.packing.config import AppendOptions, PackOptions
 from wds_tools.packing.destination import (
@@ -140,8 +141,23 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples
+    notes = _notes_on_missing(onto, manifest)
+    listing.account.notes += notes
+    show_notes(source, notes)
     seconds = time.monotonic() - started
     return PackReport(manifest, dst, packed, skipped, len(job.kept), seconds, listing.account)
+
+
+def _notes_on_missing(before: Manifest, now: Manifest) -> list[str]:
+    """Return a note for each field that all samples had before, and some new samples do not have, such as a mask."""
+    new = now.samples - before.samples
+    of_all = [name for name, count in before.fields.items() if count == before.samples]
+    without = {name: new + before.fields[name] - now.fields[name] for name in of_all if name not in IMAGE_FIELDS}
+    return [
+        f"{count:,} of {new:,} new samples have no {name}, which all earlier samples have"
+        for name, count in without.items()
+        if count
+    ]
 
 
 def _local_folder(dst: str | Path) -> Path:

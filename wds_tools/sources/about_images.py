@@ -320,8 +320,9 @@ def of_class_names(path: str, data: bytes) -> str:
         try:
             classes = likely_names([*names_of(data, path, may_count_from_1=True)])
         except (SourceError, OptionError):
-            is_list = is_class_list(file_stem(name))
-            return f"{OF_CLASSES[1]}, and is not read: pass it with --classes (classes=)" if is_list else ""
+            are_colours = b"r,g,b" in data[:HEAD].lower().replace(b" ", b"")  # CamVid
+            remedy = "masks keep its colours" if are_colours else "pass it with --classes (classes=)"
+            return f"{OF_CLASSES[1]}, and is not read: {remedy}" if is_class_list(file_stem(name)) else ""
     if not classes or any(map(names_a_file, classes)):
         return ""
     return f"{OF_CLASSES[0]} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"

@@ -51,8 +51,8 @@ def _whole(regex: str, names: str, others: str) -> NamePattern:
 
 
 SPLIT_FOLDER = _whole(
-    rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*",
-    "train, val2017, test_images, seg_train, Training, bounding_box_test, test1, TestSet",
+    rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|extra|\d+))*",
+    "train, val2017, test_images, seg_train, Training, bounding_box_test, test1, TestSet, train_extra",
     "trains, test_tube, training_shoe, seg_pred, contest, valley, latest, devices",
 )
 SPLIT_FILE = _part(  # group 1 is the split

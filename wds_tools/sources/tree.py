@@ -226,8 +226,8 @@ class ClassFolders(Layout):
             ]
         for folder in sorted(folder for folder in self._masks if outside):
             collector.account.notes.append(
-                f"the folder {folder!r} next to those of splits is named like masks, and is not packed: pack it alone "
-                "if it has images"
+                f"the folder {folder!r} next to those of splits is named like masks, and is not packed: write a table "
+                "with a row for each image, such as image,mask, to pack masks; or pack it alone if it has images"
             )
         for file in outside:
             self.skip(collector, file, "is outside the class folders", parts.pop(file.path, {}))

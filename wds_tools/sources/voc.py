@@ -324,7 +324,10 @@ class Masks(Annotated):
     kind = "masks"
     labels = "folders"
     place = "mask.png"
-    expected = "masks with the names of the images, such as masks/1.png for images/1.jpg"
+    expected = (
+        "masks with the names of the images, such as masks/1.png for images/1.jpg; otherwise write a table with a row "
+        "for each image, such as image,mask"
+    )
 
     @classmethod
     def matches(cls, files: Files) -> bool:
