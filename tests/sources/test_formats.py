@@ -95,7 +95,7 @@ def test_columns_of_a_table_become_fields_labels_and_json_entries(
 
 
 def test_an_unknown_column_or_role_is_an_error_that_lists_the_known_ones(birds: Path) -> None:
-    with pytest.raises(SourceError, match=r"no column of images.*'photo_file'.*--column image=NAME"):
+    with pytest.raises(SourceError, match=r"no column of images.*'photo_file'.*--column image=photo_file"):
         scan(birds)
     with pytest.raises(SourceError, match=r"has no 'nothing' for the label; it has .*'species'"):
         scan(birds, image="photo_file", label="nothing")

@@ -355,6 +355,27 @@ def test_a_table_without_names_of_columns_is_refused(tmp_path: Path) -> None:
         scan(table(tmp_path, "path label\n0.png cat\n"))
 
 
+def test_names_and_ids_of_images_below_a_folder_lead_to_packing_the_folder(tmp_path: Path) -> None:
+    """The tables of most competitions of Kaggle have ids, and the images are in train_images."""
+    src = tmp_path / "src"
+    src.mkdir()
+    beside_images(src / "train_images")
+    frame = pd.DataFrame({"diagnosis": NAMES * (COUNT // 3), "id_code": [f"{row}" for row in range(COUNT)]})
+    cases: list[tuple[str, dict[str, str]]] = [("{}", {}), ("{}", {"image": "id_code"}), ("{}.png", {})]
+    for names, given in cases:
+        (src / "t.csv").write_text(frame.assign(id_code=frame.id_code.map(names.format)).to_csv(index=False))
+        message = rf"column 'id_code' .*for 'train_images/0\.png'\): pack {src} with --column image=id_code"
+        with pytest.raises(SourceError, match=message):
+            scan(src / "t.csv", columns=given)
+    found = packed(src, tmp_path / "dst", columns={"image": "id_code", "label": "diagnosis"})
+    assert [one.name for one in found.values()] == frame.diagnosis.to_list()
+    paths = frame.assign(filepaths=[f"train_images/{row}.png" for row in range(COUNT)])
+    (src / "t.csv").write_text(paths.to_csv(index=False))
+    with pytest.raises(SourceError, match=r"\(image files in 'filepaths'\): name .* as in --column image=filepaths"):
+        scan(src / "t.csv")
+    assert labels(src / "t.csv", columns={"image": "filepaths", "label": "diagnosis"}) == frame.diagnosis.to_list()
+
+
 def test_a_table_with_thousands_of_columns(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(3000)]
     rows = [["path", *names, "label"]] + [[f"{row}.png", *["x"] * 3000, NAMES[row % 3]] for row in range(COUNT)]

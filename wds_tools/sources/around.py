@@ -306,6 +306,16 @@ def _entries(root: Path, folder: str = "") -> tuple[list[File], list[str]]:
     return files, folders
 
 
+def images_below(root: Path) -> list[File]:
+    """Return the first images in a folder and in those below it."""
+    folders, images = [""], list[File]()
+    for folder in islice(folders, _MAX_FOLDERS_NEXT):
+        files, inside = _entries(root, folder)
+        folders += inside
+        images += [file for file in files if layouts.is_image_name(file.path)]
+    return images
+
+
 def _has_images(root: Path, folder: str) -> bool:
     """Return whether a folder has shards, or it or one below it has images that are not masks: its files are theirs."""
     files, folders = _entries(root, folder)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format.label import quoted
 from wds_tools.sources.inputs import field_bytes
 from wds_tools.wording import first_few
 
@@ -94,11 +95,15 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
         raise SourceError(f"{where} has two columns named {twice!r}: {remedy}")
 
 
-def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:
-    """Return the error that no image was found among ``names``."""
+def no_image_error(
+    where: str, names: Iterable[str], what: str = "column", hint: str = "", of_files: Sequence[str] = ()
+) -> SourceError:
+    """Return the error that no image was found among ``names``, of which ``of_files`` have names of image files."""
+    has = f"{first_few(map(repr, names), _SHOWN) or 'none'}{f' (image files in {quoted(of_files)})' * bool(of_files)}"
+    name = next(iter(of_files), "NAME")
     return SourceError(
-        f"{where} has no {what} of images with a known name; it has {first_few(map(repr, names), _SHOWN) or 'none'}: "
-        f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}}){hint}"
+        f"{where} has no {what} of images with a known name; it has {has}: "
+        f"name the {what}, as in --column image={name} (columns={{'image': {name!r}}}){hint}"
     )
 
 

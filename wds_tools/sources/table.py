@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import (
     IMAGE,
+    LABEL,
     field_name,
     image_field,
     is_text_field,
@@ -47,7 +49,7 @@ from wds_tools.sources.columns import (
 from wds_tools.sources.file_list import Files, RowNames
 from wds_tools.sources.inputs import File, Input, field_bytes
 from wds_tools.sources.label_choice import ambiguous, some_of
-from wds_tools.sources.layouts import names_a_file, stored_name
+from wds_tools.sources.layouts import is_mask_field, names_a_file, stored_name
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import COUNT, Row, TextTable, states_classes
@@ -260,6 +262,8 @@ class TableSource(TableRows):
         self.record_roles = roles = with_images(names.roles(image), more)
         head = [row for _, row in islice(self.table.rows(), _HINT_ROWS)]
         collector.account.notes += names.hints(roles, lambda name: [row.get(name) for row in head])
+        if not any(entries):
+            self._check_not_below([image])
         labels = names.values_of(roles) or [NONE] * len(entries)
         self._check_repeated(collector, entries, labels)
         for entry, label in zip(entries, labels, strict=True):
@@ -376,16 +380,35 @@ class TableSource(TableRows):
         return columns
 
     def _no_image(self) -> SourceError:
-        names = self.table.columns
-        hint = ""
+        where, names = str(self.path), [name for name in self.table.columns if not is_mask_field(name)]
         if any(names_a_file(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
             hint = (
                 "; its first line must have the names of the columns, such as path,label: "
                 f"`sed -i '1i path,label' {self.path.name}` adds them"
             )
-        elif len(names) == 1 and not self.table.is_json:
-            hint = "; values must be separated by a comma, semicolon, tab or |"
-        return no_image_error(str(self.path), names, hint=hint)
+            return no_image_error(where, self.table.columns, hint=hint)
+        rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
+        of_files = [name for name in names if any(names_a_file(row.get(name)) for row in rows)]
+        if not any(self._exists(str(row.get(name) or "")) for name in of_files for row in rows):
+            self._check_not_below(names)
+        is_one = len(self.table.columns) == 1 and not self.table.is_json
+        hint = "; values must be separated by a comma, semicolon, tab or |" * is_one
+        return no_image_error(where, self.table.columns, hint=hint, of_files=of_files)
+
+    def _check_not_below(self, columns: Sequence[str]) -> None:
+        """Check that no column has other names than paths of images below the folder of the table."""
+        below = import_module("wds_tools.sources.around").images_below(self.path.parent)
+        images, head = RowNames(below), [row for _, row in islice(self.table.rows(), LOOKED_AT)]
+        others = {*usual_columns(LABEL, columns), *self.columns.values()} - {self.columns.get(IMAGE)}
+        shares = {name: share_of_names(name, head, images) for name in columns if name not in others}
+        column = max(shares, key=shares.__getitem__, default="")
+        if shares.get(column):
+            name = next(row[column] for row in head if images.has(row.get(column)))
+            raise SourceError(
+                f"{self.path} names images in column {column!r} other than by paths from its folder ({name!r} for "
+                f"{images.all_of([name])[0].path!r}): pack {self.path.parent} with --column image={column} "
+                f"(columns={{'image': {column!r}}}), where rows can have names or ids"
+            )
 
     def _exists(self, name: str) -> bool:
         try:
