@@ -56,7 +56,16 @@ def test_a_first_archive_without_samples_does_not_decide_what_local_archives_are
     assert detect(tmp_path / pattern) == "webdataset"
 
 
-def test_the_manifest_of_a_dataset_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    wt.pack(beside_images(tmp_path / "src"), tmp_path / "dst", workers=1)
+def test_datasets_are_named_by_their_folder_and_can_be_packed_again_without_labels(tmp_path: Path) -> None:
+    dst = tmp_path / "all" / "dst"
+    for row, name in enumerate(("src/cat/1.png", "src/dog/2.png")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(png(row))
+    wt.pack(tmp_path / "src", dst, workers=1)
     with pytest.raises(SourceError, match=r"manifest.json is the manifest of a packed dataset: name its folder"):
-        wt.pack(tmp_path / "dst" / "manifest.json", tmp_path / "again")
+        wt.pack(dst / "manifest.json", tmp_path / "again")
+    with pytest.raises(SourceError, match=r"all contains packed datasets \('dst'\): name one of them, join them with"):
+        wt.pack(tmp_path / "all", tmp_path / "again")
+    again = wt.pack(dst, tmp_path / "again", columns={"label": ""}, workers=1)
+    assert again.manifest.samples and not again.manifest.has_labels
+    assert wt.pack(tmp_path / "all", tmp_path / "both", kind="webdataset", workers=1).manifest.has_labels

@@ -30,7 +30,7 @@ class LabelSource:
     LabelSource(field='json', path=('meta', 'label'))
 
     Attributes:
-        field: Name of the field; None for the folder in the key.
+        field: Name of the field; None for the folder in the key, "" for no label.
         path: Names that lead to the entry of a JSON field; empty if the field itself is the label.
     """
 
@@ -53,7 +53,9 @@ class LabelSource:
 
     @classmethod
     def given(cls, text: str) -> LabelSource:
-        """Parse what the user names as the label, which is not a field of images."""
+        """Parse what the user names as the label, which is not a field of images; "" for no label."""
+        if not text:
+            return cls("")
         label = cls.parse(text)
         if not label.path and f".{label.field}".endswith(STORED_EXTENSIONS):
             raise OptionError(f"label={text!r} (--label) is a field of images: name one such as 'cls' or 'json:label'")

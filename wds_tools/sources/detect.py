@@ -211,6 +211,12 @@ def detect(path: Path) -> str:
             f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
             "again, or use wds-tools reshard"
         )
+    datasets = [file.parent for file in sorted(path.glob(f"*/{MANIFEST_NAME}")) if _is_indexed(file.parent)]
+    if datasets and not _split_folders(path):
+        raise SourceError(
+            f"{path} contains packed datasets ({quoted(folder.name for folder in datasets)}): name one of them, join "
+            "them with wds-tools merge, or pass --from webdataset (kind='webdataset') to pack the shards of all again"
+        )
     if path.exists() and (kind := _first_kind(path, KINDS)):
         return kind
     if path.exists() and (refused := _refused_format(path)) is not None:

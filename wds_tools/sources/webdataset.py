@@ -248,7 +248,7 @@ class WebDatasetSource(Source):
 
     def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers, seen: _Seen) -> None:
         """Check that there are labels if the user chose them, and that class numbers agree with class names."""
-        if LABEL in self.columns and all(label is None for label in labels):
+        if self.columns.get(LABEL) and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
                 f"--label cls, json:label or folder; samples have {quoted([*seen.roles, *seen.entries])}"
@@ -502,7 +502,8 @@ class _Seen:
             if not roles:
                 account.leave_out("field", name, "only samples without an image have it")
             elif name == "cls" and (label.field != "cls" or is_indexed):
-                account.leave_out("field", name, f"labels are {'in the index' if is_indexed else label}")
+                reason = "--column label= packs without labels" if label.field == "" else f"labels are {label}"
+                account.leave_out("field", name, "labels are in the index" if is_indexed else reason)
             else:
                 chosen = {"label"} if name == label.field and not is_indexed else set()
                 for role in sorted(chosen | (roles if name != "cls" else set())):
