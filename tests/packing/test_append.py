@@ -620,3 +620,35 @@ def test_new_samples_without_the_mask_that_all_earlier_ones_have_are_noted(tmp_p
     [note] = wt.append(tmp_path / "bare", tmp_path / "dst", **KEEP).account.notes[-1:]
     assert note == "1 of 1 new samples have no mask.png, which all earlier samples have"
     assert note in caplog.text
+
+
+def test_a_new_class_has_one_number_in_all_splits(tmp_path, caplog):
+    photos, dst = photos_of(16), tmp_path / "dst"
+    for split, some in (("train", photos[:2]), ("val", photos[2:4]), ("birds", photos[4:6])):
+        wt.pack(write_rows(tmp_path / f"{split}.csv", some, label=["cat", "dog"]), dst / split, **KEEP)
+
+    def appended(name, some, labels):
+        source = write_rows(tmp_path / f"new-{len(list(tmp_path.iterdir()))}.csv", some, label=labels)
+        return wt.append(source, dst / name, **KEEP).manifest.classes
+
+    assert appended("train", photos[6:8], ["emu", "fox"]) == ("cat", "dog", "emu", "fox")
+    assert not caplog.text
+    assert appended("val", photos[8:10], ["fox", "cat"]) == ("cat", "dog", "emu", "fox")
+    assert "class numbers continue those of" in caplog.text
+    assert appended("birds", photos[10:12], ["hen", "cat"]) == ("cat", "dog", "hen")
+    (dst / "birds").rename(dst / "test")
+    caplog.clear()
+    assert appended("test", photos[12:14], ["fox", "cat"]) == ("cat", "dog", "hen", "fox")
+    assert caplog.text.count("has other class numbers: pack all splits again") == 2
+
+
+def test_an_entry_of_json_that_is_the_label_of_shards_is_a_column_of_a_table(tmp_path):
+    photos = photos_of(8)
+    for name, some in (("a", photos[:4]), ("b", photos[4:])):
+        write_rows(tmp_path / name / "t.csv", some, label=["u", "v"] * 2, kind=["k", "l", "m", "k"])
+    wt.pack(tmp_path / "a" / "t.csv", tmp_path / "first", **KEEP)
+    wt.pack(tmp_path / "first", tmp_path / "dst", columns={"label": "json:kind"}, **KEEP)
+    report = wt.append(tmp_path / "b" / "t.csv", tmp_path / "dst", **KEEP)
+    assert report.manifest.classes == ("k", "l", "m")
+    labels = labels_of(tmp_path / "dst")
+    assert [labels[photo.data] for photo in photos] == ["k", "l", "m", "k"] * 2

@@ -62,8 +62,8 @@ class LabelSource:
         return label
 
     def __str__(self) -> str:
-        if self.field is None:
-            return FOLDER
+        if not self.field:
+            return FOLDER if self.field is None else "not packed"
         return f"{self.field}:{'.'.join(self.path)}" if self.path else self.field
 
     def value(self, key: str, content: bytes | memoryview | None) -> Any:

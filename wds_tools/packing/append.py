@@ -45,6 +45,8 @@ from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.file_sets import shown_path
 from wds_tools.sources.inputs import Inputs
+from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.webdataset import WebDatasetSource
 from wds_tools.storage.lock import why_unfinished
 
 _FOLDERS = ("folder", "tar", "zip")  # formats in which folders are classes
@@ -207,15 +209,15 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
             f"the samples of {src if is_several else dst} have several labels each, those of "
             f"{dst if is_several else src} do not: {same_way}"
         )
-    old_classes = [*onto.classes, *(onto.field_classes[LABELS].names if LABELS in onto.field_classes else ())]
-    new_classes = [name for name in listing.label_classes if name not in old_classes]
+    new_classes = [name for name in listing.label_classes if name not in _names_of(onto)]
     if new_classes and "classes" in stated and options.names is None:
         raise OptionError(
             f"{dst} was packed with --classes, which renamed the classes of its source, and {quoted(new_classes)} of "
             f"{src} are not among these names: pass --classes (classes=) again, with the names of all classes of {src}"
         )
     if (several := onto.field_classes.get(LABELS)) and LABELS in listing.field_classes:
-        listing = listing.with_classes(Classes(several.names).united(listing.label_classes)[0])
+        numbered = _numbered(several.names, source, listing, dst)
+        listing = listing.with_classes(Classes(numbered).united(listing.label_classes)[0])
         onto = replace(onto, field_classes={**onto.field_classes, LABELS: listing.field_classes[LABELS]})
     check_same(
         [
@@ -231,11 +233,37 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
         raise OptionError(f"{dst} has {old}, and {src} has {new}: {same_way}{by_number}")
     if listing.classes == onto.classes:
         return source, listing
-    union, _ = Classes(onto.classes).united(listing.classes)
+    union, _ = Classes(_numbered(onto.classes, source, listing, dst)).united(listing.classes)
     notes = notes_on_similar(union)[len(notes_on_similar(onto.classes)) :]  # about the new classes
     listing.account.notes += notes
     show_notes(source, notes)
     return source, listing.with_classes(union)
+
+
+def _names_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the class names of labels, by number, even if samples have several labels."""
+    return (*manifest.classes, *(manifest.field_classes[LABELS].names if LABELS in manifest.field_classes else ()))
+
+
+def _numbered(names: Sequence[str], source: Source, listing: Listing, dst: Path) -> Sequence[str]:
+    """Return the class names of a dataset, and after them those that another split, a folder next to it, has.
+
+    So a new class gets the number that it has in the other split.
+    """
+    here, ours = dst.resolve(), tuple(names)
+    if {*ours} >= {*listing.label_classes} or not is_split_name(here.name):
+        return ours
+    for path in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
+        manifest = read_manifest(path.parent) if is_split_name(path.parent.name) else None
+        if manifest is None:
+            continue
+        theirs = _names_of(manifest)
+        if theirs[: len(ours)] == ours != theirs:
+            show_notes(source, [f"class numbers continue those of {path.parent}, with {quoted(theirs[len(ours) :])}"])
+            ours = theirs
+        elif theirs and ours[: len(theirs)] != theirs and {*ours} & {*theirs}:
+            show_notes(source, [f"{path.parent} has other class numbers: pack all splits again to compare results"])
+    return ours
 
 
 def _list_as_stated(src: Any, dst: Path, options: PackOptions, stated: Mapping[str, str]) -> tuple[Source, Listing]:
@@ -246,6 +274,8 @@ def _list_as_stated(src: Any, dst: Path, options: PackOptions, stated: Mapping[s
     source = open_input(src, dst, options)
     given = options.columns or {}
     columns = {role: stated[role] for role in source.roles if role in stated and role not in given}
+    if not isinstance(source, WebDatasetSource):  # a column of other sources is an entry of JSON in shards
+        columns = {role: name.removeprefix("json:") for role, name in columns.items()}
     of_labels: dict[str, Any] = {name: stated.get(name) for name in _OF_LABELS if getattr(options, name) is None}
     same = replace(options, columns={**columns, **given}, **of_labels)
     if same.source != options.source:

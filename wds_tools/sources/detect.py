@@ -206,17 +206,7 @@ def detect(path: Path) -> str:
     if (first := next(images, None)) is not None:
         _check_images_decide(path, chain([first], images))
         return "folder"
-    if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
-        raise SourceError(
-            f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
-            "again, or use wds-tools reshard"
-        )
-    datasets = [file.parent for file in sorted(path.glob(f"*/{MANIFEST_NAME}")) if _is_indexed(file.parent)]
-    if datasets and not _split_folders(path):
-        raise SourceError(
-            f"{path} contains packed datasets ({quoted(folder.name for folder in datasets)}): name one of them, join "
-            "them with wds-tools merge, or pass --from webdataset (kind='webdataset') to pack the shards of all again"
-        )
+    _check_not_packed(path)
     if path.exists() and (kind := _first_kind(path, KINDS)):
         return kind
     if path.exists() and (refused := _refused_format(path)) is not None:
@@ -226,6 +216,21 @@ def detect(path: Path) -> str:
     if path.exists() and not path.is_dir():
         raise SourceError(_why_not_detected(path))
     return "folder"
+
+
+def _check_not_packed(path: Path) -> None:
+    """Check that a path is not the manifest of a dataset, nor a folder that contains datasets."""
+    if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
+        raise SourceError(
+            f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
+            "again, or use wds-tools reshard"
+        )
+    datasets = [file.parent.name for file in sorted(path.glob(f"*/{MANIFEST_NAME}")) if _is_indexed(file.parent)]
+    if datasets and not _split_folders(path):
+        raise SourceError(
+            f"{path} contains packed datasets ({quoted(datasets)}): name one of them, join them with wds-tools merge, "
+            "or pass --from webdataset (kind='webdataset') to pack the shards of all again"
+        )
 
 
 def _why_not_detected(path: Path) -> str:

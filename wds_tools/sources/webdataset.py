@@ -502,8 +502,7 @@ class _Seen:
             if not roles:
                 account.leave_out("field", name, "only samples without an image have it")
             elif name == "cls" and (label.field != "cls" or is_indexed):
-                reason = "--column label= packs without labels" if label.field == "" else f"labels are {label}"
-                account.leave_out("field", name, "labels are in the index" if is_indexed else reason)
+                account.leave_out("field", name, f"labels are {'in the index' if is_indexed else label}")
             else:
                 chosen = {"label"} if name == label.field and not is_indexed else set()
                 for role in sorted(chosen | (roles if name != "cls" else set())):
