@@ -730,6 +730,18 @@ def test_fashion_mnist_in_records_is_packed_by_split(write: Callable[[Path], Non
         assert Counter(sample.label for sample in report.preview.samples).keys() == {0, 1, 2}
 
 
+def test_the_flowers_of_kaggle_in_tfrecords_have_no_note_on_files_of_other_splits(tmp_path: Path) -> None:
+    """The files of the splits have one name, and labels of ``test`` are looked for around it."""
+    labels: dict[str, dict[str, int]] = {"train": {"class": 1}, "val": {"class": 0}, "test": {}}
+    for split, label in labels.items():
+        (tmp_path / "src" / split).mkdir(parents=True)
+        records = (frame(example({"image": data, **label})) for data in photos(2))
+        (tmp_path / "src" / split / "00-16x12-2.tfrec").write_bytes(b"".join(records))
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", dry_run=True)
+    assert {split: report.account.packed for split, report in reports.items()} == dict.fromkeys(labels, 2)
+    assert reports["test"].account.notes == ["it has no labels, unlike the split 'train'"]
+
+
 REFUSED = {
     "PlantVillage of Kaggle": (
         {f"{above}{c}/1{c}.JPG": PHOTO for above in ("", "PlantVillage/") for c in crops},

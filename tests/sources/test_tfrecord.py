@@ -115,6 +115,8 @@ def test_class_names_of_tensorflow_datasets_are_read_from_the_file_beside(tmp_pa
     assert roles["features.json"] == "is next to what is packed, and is not read"
     one_file = packed(min(folder.glob("toy-*")), tmp_path / "one")
     assert [sample.name for sample in one_file] == names
+    roles, account = account_of(FILES / "tfds")  # what `tfds.load(data_dir=...)` has
+    assert (roles["toy/1.0.0/label.labels.txt"], account.notes) == ("class names", [])
 
 
 def test_labels_of_other_types_follow_the_rule_for_labels(tmp_path: Path) -> None:

@@ -249,8 +249,10 @@ def _check_above(source: Source, collector: Collector, root: Path) -> None:
     first = source.root().resolve().name if collector.files else next(iter(source.image_names(collector)), "")
     source_folder = first.partition("/")[0]
     next_to = [name for name in folders[:_MAX_FOLDERS_NEXT] if name != source_folder and not _has_images(root, name)]
+    # Masks, and files of the same format: another split or dataset.
+    are_others = (*EXTENSIONS, *filter(None, {file.path.suffix.lower() for file in collector.files}))
     every = (file for name in next_to for file in _entries(root, name)[0])
-    there = [file for file in every if not layouts.is_image_name(file.path)]  # without masks
+    there = [file for file in every if not file.path.lower().endswith(are_others)]
     of_images = elsewhere((file.path for file in there), source.image_names(collector))
     counts = Counter(path.partition("/")[0] for path in of_images)
     totals = Counter(file.path.partition("/")[0] for file in there)

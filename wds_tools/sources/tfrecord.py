@@ -92,11 +92,13 @@ class TfRecordSource(RecordSource):
     def _add_classes(self, collector: Collector) -> None:
         """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
         label = (self.record_roles and self.record_roles.label) or ""
-        path = (self.path if self.path.is_dir() else self.paths[0].parent) / f"{label.replace('/', '-')}.labels.txt"
+        folders = {path.parent for path in self.paths}
+        path = (folders.pop() if len(folders) == 1 else self.path) / f"{label.replace('/', '-')}.labels.txt"
         if not collector.classes and path.is_file():
             with as_source_error(f"{path} cannot be read"):
                 collector.classes = names_of(path.read_bytes(), str(path))
-            collector.account.use("file", path.name, "class names")
+            name = path.relative_to(self.path).as_posix() if self.path in path.parents else path.name
+            collector.account.use("file", name, "class names")
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
