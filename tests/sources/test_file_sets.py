@@ -157,7 +157,7 @@ def test_files_next_to_a_split_are_not_mixed_with_it(
     tmp_path: Path, six: list[Photo], extension: str, other: str, place: str
 ) -> None:
     src = fill(tmp_path / "src", {place.format("train"): six[:4], place.format(other): six[4:]}, extension)
-    with pytest.raises(SourceError, match=r"contains a split next to other files.*--split folders"):
+    with pytest.raises(SourceError, match=r"contains (a split next to other files|several splits).*--split folders"):
         account_of(src)
     assert {split: len(source.scan().inputs) for split, source in open_splits(src).items()} == {"train": 4, other: 2}
 
@@ -173,6 +173,10 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "train.clean train.other val": {"train.clean", "train.other", "val"},
         "default/train/0 default/test/0 default/extra/0": {"train", "test", "extra"},
         "train/0000 test/test-0 test_ood/test-0 test_ood/test-1": {"train": 1, "test": 1, "test_ood": 2},
+        # one word for a split
+        "train train_extra-0 train_extra-1": {"train": 1, "train_extra": 2},
+        "en-train/0 en-train/1 fr-train/0": {"en-train": 2, "fr-train": 1},
+        "test_1/0 test_2/0": {"test_1": 1, "test_2": 1},
         # names with numbers of parts or of years only
         "mnist-train mnist-test": {"train", "test"},
         "train_part1 train_part2 val": {"train": 2, "val": 1},

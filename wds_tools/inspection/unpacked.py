@@ -15,7 +15,7 @@ from wds_tools.format.manifest import FORMAT, MANIFEST_NAME
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.packer import pack
 from wds_tools.reading.opening import open_shards
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.storage import is_url
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.wording import counted

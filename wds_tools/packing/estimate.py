@@ -20,7 +20,7 @@ from wds_tools.packing.geometry import may_have_positions, resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Listing, Record, Source, SourceStoreError
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Input
 
 _log = logging.getLogger("wds_tools")

@@ -16,7 +16,7 @@ from wds_tools.format import image_header
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
 from wds_tools.sources.base import Listing, Record, Source
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted, human_bytes

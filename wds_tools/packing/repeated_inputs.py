@@ -24,7 +24,7 @@ from wds_tools.packing.run import show_notes
 from wds_tools.packing.worker import ShardTask, encode_calls
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import counted
 

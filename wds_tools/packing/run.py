@@ -42,7 +42,7 @@ from wds_tools.packing.work_folder import ShardReport, report_path
 from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Input
 from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress

@@ -27,7 +27,7 @@ from wds_tools.packing.run import check_labels, check_strict, list_inputs, show_
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Inputs
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join

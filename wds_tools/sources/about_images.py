@@ -24,10 +24,10 @@ from wds_tools.sources import coco, yolo
 from wds_tools.sources.class_file import is_class_list, likely_names, names_of
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.file_list import RowNames, are_most, in_other_letters
+from wds_tools.sources.file_names import ABOUT_ALL, LABELS_DOCUMENT, LABELS_FILE, LABELS_OR_SPLIT_FILE
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, some_of
 from wds_tools.sources.layouts import TABLES, file_stem, is_shard_table, names_a_file
-from wds_tools.sources.name_patterns import ABOUT_ALL, LABELS_DOCUMENT, LABELS_FILE, LABELS_OR_SPLIT_FILE
 from wds_tools.sources.refused import (
     ARCHIVE,
     DATA,

@@ -35,10 +35,10 @@ from wds_tools.sources.about_images import (
 )
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
 from wds_tools.sources.file_list import Files, RowNames
-from wds_tools.sources.file_sets import is_unfinished, notes_on_copies, words_of_files
+from wds_tools.sources.file_names import LABELS_OR_SPLIT_FILE, hidden_root, is_unfinished, why_hidden, words_of_files
+from wds_tools.sources.files import notes_on_copies
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import EXTENSIONS, TABLES, is_shard_table
-from wds_tools.sources.name_patterns import LABELS_OR_SPLIT_FILE
 from wds_tools.sources.refused import (
     ARCHIVE,
     LINES,
@@ -145,9 +145,9 @@ def leave_out_files(source: Source, collector: Collector) -> None:
         if not file.size and file.path.is_relative_to(root):
             account.leave_out("file", file.path.relative_to(root).as_posix(), "is empty")
     reasons = {path: reason for path in paths if path not in accounted and (reason := source.why_left_out(path))}
-    hidden = {path: layouts.hidden_root(path) for path in reasons}
+    hidden = {path: hidden_root(path) for path in reasons}
     for name in dict.fromkeys(filter(None, hidden.values())):
-        account.leave_out("path", name, layouts.why_hidden(name))
+        account.leave_out("path", name, why_hidden(name))
     left_out = [path for path in reasons if hidden[path] is None]
     suffixes = {posixpath.splitext(path)[1] for path in read} - {".json"}
     unknown = [p for p in left_out if posixpath.splitext(p)[1] not in suffixes and not is_unfinished(p)]

@@ -26,8 +26,8 @@ from wds_tools.format.label import name as class_name
 from wds_tools.sources.base import MAX_RECORD_BYTES
 from wds_tools.sources.class_file import MAYBE_LISTS, is_class_list, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
+from wds_tools.sources.file_names import SPLIT_OF
 from wds_tools.sources.label_choice import ambiguous
-from wds_tools.sources.name_patterns import SPLIT_OF
 from wds_tools.sources.values import CHANNELS, Kind, check_pixels, layout_of
 from wds_tools.wording import counted
 

@@ -33,7 +33,7 @@ from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
-from wds_tools.sources.file_sets import UNFINISHED, is_unfinished
+from wds_tools.sources.file_names import UNFINISHED, is_unfinished
 from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.sources.refused import HEAD_BYTES, OF_CLASSES, About, notes_on, why_not_the_file
 from wds_tools.wording import one_line

@@ -18,8 +18,8 @@ from wds_tools.format.class_notes import NamesFromOne
 from wds_tools.format.label import MAX_CLASSES, quoted
 from wds_tools.sources.base import import_optional
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.label_choice import names_by_number
-from wds_tools.sources.layouts import is_split_name
 
 _WORDS = """
     classes class_to_idx idx_to_class class_names classnames list_classes label_names labels_names category_names

@@ -36,7 +36,8 @@ from wds_tools.format.objects import (
     unpacked,
 )
 from wds_tools.sources.annotated import Annotations, Collected, first_of
-from wds_tools.sources.layouts import is_split_name, split_folder
+from wds_tools.sources.file_names import is_split_name
+from wds_tools.sources.layouts import split_folder
 from wds_tools.wording import counted
 
 _LISTS = ("images", "annotations", "categories")

@@ -19,9 +19,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import INDEX, has_index_of
 from wds_tools.sources.file_list import FileList
-from wds_tools.sources.file_sets import SplitsError
+from wds_tools.sources.file_names import SplitsError, hidden_root, is_split_name
 from wds_tools.sources.files import CODECS, TarFiles, find_remote_files, is_tar
-from wds_tools.sources.layouts import hidden_root, is_image_name, is_shard_table, is_split_name
+from wds_tools.sources.layouts import is_image_name, is_shard_table
 from wds_tools.sources.objects import is_stream
 from wds_tools.sources.refused import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported

@@ -10,12 +10,15 @@ only in order, or window by window.
 
 from __future__ import annotations
 
+import filecmp
 import glob
 import lzma
 import mmap
 import os
+import posixpath
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -40,13 +43,20 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.file_sets import check_no_log, check_set, is_meant
+from wds_tools.sources.file_names import COPY, check_set, is_meant
 from wds_tools.storage import Store, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, check_bucket, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
+
+_LOGS = {  # what is in a folder if not all of its Parquet files count -> the format, and what can write plain Parquet
+    "_delta_log": ("a Delta Lake table", "deltalake.DeltaTable(PATH).to_pyarrow_table()"),
+    "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
+    ".hoodie": ("a Hudi table", "Spark"),
+}
+_ENDS_BYTES = 1 << 16
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -67,9 +77,60 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in matching if is_meant(path.relative_to(root).as_posix()) and not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
-    check_no_log(root, paths)
+    _check_no_log(root, paths)
     check_set(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
+
+
+def _check_no_log(root: Path, paths: Iterable[Path]) -> None:
+    """Check that all files count: a table with a log also keeps files that were deleted or replaced."""
+    above = {folder for path in paths for folder in path.parents}
+    for folder in sorted(folder for folder in above if folder == root.parent or folder.is_relative_to(root)):
+        for pattern, (name, program) in _LOGS.items():
+            if any(folder.glob(pattern)):
+                raise SourceError(
+                    f"{folder} is {name}: only its log, which is not read, states which files count. Write it as "
+                    f"Parquet with {program}, or give a pattern of files to pack these as they are"
+                )
+
+
+def notes_on_copies(files: Sequence[tuple[Path, int]]) -> list[str]:
+    """Return a note for each local file that is named like a copy of another one, or has the content of another one.
+
+    Raises:
+        SourceError: A file is named like a copy of another one and has its content: its samples would be packed twice.
+    """
+    sizes = dict(files)
+    above = posixpath.commonpath([path.parent.as_posix() for path in sizes]) if sizes else ""
+    names = {path: posixpath.relpath(path.as_posix(), above) for path in sizes}
+    originals = {path: path.with_name(COPY.without(path.name)) for path in sizes}
+    copies = [(path, original) for path, original in originals.items() if path != original and original in sizes]
+    for path, original in copies:
+        if sizes[path] == sizes[original] and filecmp.cmp(path, original, shallow=False):
+            raise SourceError(
+                f"{path} is named like a copy of {original.name!r} and has the same content: remove it, or give a "
+                "pattern that does not match it"
+            )
+    notes = [
+        f"{names[path]!r} is named like a copy of {names[original]!r}: both are packed" for path, original in copies
+    ]
+    by_size: defaultdict[int, dict[bytes, Path]] = defaultdict(dict)
+    counts = Counter(sizes.values())
+    for path, size in files:
+        earlier = by_size[size].setdefault(_ends(path, size), path) if size and counts[size] > 1 else path
+        if earlier != path and filecmp.cmp(path, earlier, shallow=False):
+            notes.append(
+                f"{names[earlier]!r} and {names[path]!r} have the same content: their samples are packed twice"
+            )
+    return notes
+
+
+def _ends(path: Path, size: int) -> bytes:
+    """Return the first and the last bytes of a file."""
+    with path.open("rb") as file:
+        first = file.read(_ENDS_BYTES)
+        file.seek(max(0, size - _ENDS_BYTES))
+        return first + file.read(_ENDS_BYTES)
 
 
 def find_remote_files(

@@ -26,7 +26,7 @@ from wds_tools.sources.array_roles import Contents, Rows, Unusable, array_kind, 
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.values import CHANNELS, layout_of
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)

@@ -19,7 +19,8 @@ from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import LABEL, usual_names
-from wds_tools.sources.layouts import is_split_name, names_a_file, split_in
+from wds_tools.sources.file_names import is_split_name
+from wds_tools.sources.layouts import names_a_file, split_in
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
-from wds_tools.sources.inputs import with_same
-from wds_tools.sources.name_patterns import (
+from wds_tools.sources.file_names import (
     COPY,
     IMAGES_FOLDER,
     NUMBERS,
@@ -24,23 +23,17 @@ from wds_tools.sources.name_patterns import (
     PART,
     SHARD,
     SPLIT_AND_CLASS,
-    SPLIT_FOLDER,
     SPLIT_OF,
     TEST_FOLDER,
+    hidden_root,
+    is_split_name,
 )
+from wds_tools.sources.inputs import with_same
 from wds_tools.wording import counted
 
 _JPEG = (".jfif", ".jpe", ".pjpeg", ".pjp")  # further extensions of JPEG
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS, *_JPEG)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
-_SYSTEM_FOLDERS = {  # hidden too
-    "__MACOSX": "macOS adds it to archives",
-    "@eaDir": "Synology keeps thumbnails in it",
-    "$RECYCLE.BIN": "Windows keeps deleted files in it",
-    "System Volume Information": "Windows adds it to disks",
-    "lost+found": "Linux adds it to disks",
-}
-
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 MAX_LEVEL = 4  # levels of folders that are searched for splits
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
@@ -104,43 +97,6 @@ def stored_name(field: str) -> str:
     word, _, extension = field.rpartition(".")
     new = "png" if f".{extension}" in CONVERTED_EXTENSIONS else "jpg" if f".{extension}" in _JPEG else extension
     return f"{word}.{new}" if word else new
-
-
-def is_hidden_name(name: str) -> bool:
-    """Return whether a name of a file or folder is hidden, see `hidden_root`."""
-    return name in _SYSTEM_FOLDERS or (name.startswith(".") and name not in (".", ".."))
-
-
-def may_have_hidden(paths: Iterable[str]) -> bool:
-    """Return whether any of many paths may have a hidden name: quick, because most trees have none."""
-    text = "/" + "/".join(paths)
-    return any(name in text for name in ("/.", *_SYSTEM_FOLDERS))
-
-
-def hidden_root(path: str) -> str | None:
-    """Return the first part of a path that ends in a hidden name; None without one.
-
-    Names that start with a dot are hidden, and the folders that systems add to archives, folders and disks.
-
-    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
-    ('.git', 'cat/.a.jpg', None)
-    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
-    'cat/@eaDir'
-    """
-    parts = path.split("/")
-    hidden = (i for i, part in enumerate(parts) if is_hidden_name(part))
-    first = next(hidden, None)
-    return None if first is None else "/".join(parts[: first + 1])
-
-
-def why_hidden(root: str) -> str:
-    """Return why what has a hidden name is not packed."""
-    return _SYSTEM_FOLDERS.get(root.rpartition("/")[2], "its name starts with a dot")
-
-
-def is_split_name(folder: str) -> bool:
-    """Return whether a folder is named like a split."""
-    return SPLIT_FOLDER.match(folder) is not None
 
 
 def is_image_set(path: str) -> bool:

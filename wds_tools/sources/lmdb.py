@@ -35,8 +35,9 @@ from wds_tools.sources.base import (
     import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.inputs import File, Input, path_bytes, path_text
-from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
+from wds_tools.sources.layouts import class_folder, common_folder
 from wds_tools.sources.lmdb_keys import IMAGES, Pattern, grouped, image_pattern, size_patterns
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import FileTimes, SourceStoreError, as_read_error, check_size
+from wds_tools.sources.file_names import is_hidden_name, may_have_hidden
 from wds_tools.sources.inputs import File, path_bytes, path_text
-from wds_tools.sources.layouts import is_hidden_name, may_have_hidden
 from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree
 from wds_tools.storage import is_url
 from wds_tools.storage.lock import why_unfinished

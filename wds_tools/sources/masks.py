@@ -12,15 +12,8 @@ from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources.layouts import (
-    differ_in_numbers,
-    file_stem,
-    folder_of,
-    is_image_name,
-    is_split_name,
-    split_in,
-    stored_name,
-)
+from wds_tools.sources.file_names import is_split_name
+from wds_tools.sources.layouts import differ_in_numbers, file_stem, folder_of, is_image_name, split_in, stored_name
 from wds_tools.wording import counted
 
 _IMAGE_FOLDERS = frozenset(

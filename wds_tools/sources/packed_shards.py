@@ -25,7 +25,7 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import SourceStoreError, as_read_error, as_source_error
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.files import TarFiles, is_tar, locate
 from wds_tools.storage import Store, join, open_store, split_folder
 from wds_tools.storage.requests.listing import RemoteFile

@@ -29,6 +29,7 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.label_choice import (
     Flags,
     LabelChoice,
@@ -42,7 +43,7 @@ from wds_tools.sources.label_choice import (
     one_hot,
     with_matching_names,
 )
-from wds_tools.sources.layouts import is_split_name, split_in
+from wds_tools.sources.layouts import split_in
 from wds_tools.sources.values import (
     ALL_KINDS,
     IMAGES,

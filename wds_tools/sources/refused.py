@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wds_tools.format.image_header import LFS_POINTER, LFS_START
 from wds_tools.format.label import quoted
+from wds_tools.sources.file_names import TEMPLATE, is_split_name
 from wds_tools.sources.layouts import (
     ARRAY_EXTENSIONS,
     EXTENSIONS,
@@ -17,9 +18,7 @@ from wds_tools.sources.layouts import (
     file_stem,
     is_image_name,
     is_shard_table,
-    is_split_name,
 )
-from wds_tools.sources.name_patterns import TEMPLATE
 from wds_tools.wording import counted
 
 HEAD_BYTES = 262

@@ -20,7 +20,7 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path, why_hidden
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree, open_tree
 from wds_tools.sources.refused import why_no_images
@@ -495,7 +495,7 @@ class TreeSource(Source):
         collector.files, collector.stamp = self.tree.states, self.tree.stamp
         collector.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
-            collector.account.leave_out("path", hidden, layouts.why_hidden(hidden))
+            collector.account.leave_out("path", hidden, why_hidden(hidden))
         collector.note_files(files.about)
         layout.collect(collector, files, split)
         collector.account.notes += _also_in(collector.inputs, layout.base, split, {} if are_folders else splits)

@@ -36,7 +36,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.file_list import FileList, Sorter, further_fields
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import hidden_root, may_have_hidden, shown_path
 from wds_tools.sources.files import (
     CODECS,
     MappedFiles,
@@ -50,14 +50,7 @@ from wds_tools.sources.files import (
     tar_stem,
 )
 from wds_tools.sources.inputs import File, path_bytes, with_same
-from wds_tools.sources.layouts import (
-    folder_of,
-    folders_of_archives,
-    hidden_root,
-    image_endings,
-    is_image_name,
-    may_have_hidden,
-)
+from wds_tools.sources.layouts import folder_of, folders_of_archives, image_endings, is_image_name
 from wds_tools.sources.masks import may_have_masks, pairs
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES

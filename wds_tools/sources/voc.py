@@ -19,6 +19,7 @@ from wds_tools.sources.annotated import LOOKED_AT, Annotated, Annotations, Colle
 from wds_tools.sources.class_file import lines_of, names_in
 from wds_tools.sources.columns import LABEL
 from wds_tools.sources.file_list import Files
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import file_stem, is_image_name, split_folder
 from wds_tools.sources.text_table import ONE_HOT_NAME, TextTable
@@ -298,7 +299,7 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
     for file in filter(lambda file: layouts.is_image_set(file.path), files.others):
         folder, name = posixpath.split(file.path)
         above, _, kind_here = f"{folder}/".rpartition("ImageSets/")
-        if layouts.is_split_name(split := posixpath.splitext(name)[0]):
+        if is_split_name(split := posixpath.splitext(name)[0]):
             by_kind.setdefault(kind_here.rstrip("/"), {}).setdefault(above, []).append((split, file))
     lists = next((by_kind[name] for name in (kind, "Main", "Segmentation", "") if name in by_kind), {})
     sets: dict[str, Members] = {}

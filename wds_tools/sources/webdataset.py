@@ -48,7 +48,7 @@ from wds_tools.sources.columns import (
     usual_columns,
     usual_names,
 )
-from wds_tools.sources.file_sets import shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, stamp_of, states_of
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import hint, names_by_number

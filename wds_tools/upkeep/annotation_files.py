@@ -22,7 +22,7 @@ from wds_tools.format.objects import (
     rounded,
     run_lengths,
 )
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.yolo import label_path
 from wds_tools.wording import counted
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from wds_tools.sources import name_patterns
-from wds_tools.sources.name_patterns import NamePattern
+from wds_tools.sources import file_names
+from wds_tools.sources.file_names import NamePattern
 
-PATTERNS = {name: value for name, value in vars(name_patterns).items() if isinstance(value, NamePattern)}
+PATTERNS = {name: value for name, value in vars(file_names).items() if isinstance(value, NamePattern)}
 
 
 @pytest.mark.parametrize("name", PATTERNS)
