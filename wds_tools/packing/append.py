@@ -43,9 +43,8 @@ from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.file_names import shown_path
+from wds_tools.sources.file_names import is_split_name, shown_path
 from wds_tools.sources.inputs import Inputs
-from wds_tools.sources.layouts import is_split_name
 from wds_tools.sources.webdataset import WebDatasetSource
 from wds_tools.storage.lock import why_unfinished
 
