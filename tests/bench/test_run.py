@@ -377,11 +377,11 @@ def test_a_missing_dataset_is_an_error_before_anything_starts(temporary, tmp_pat
     assert_nothing_left(temporary)
 
 
-def test_too_little_disk_space_is_an_error_and_formats_of_peers_count(packed, temporary, monkeypatch):
+def test_too_little_disk_space_is_an_error_and_formats_of_peers_count(few, temporary, monkeypatch):
     free = 10_000_000
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(DestinationError, match=r"needs 0\.\d GB .* has only 0\.0 GB free: .* fewer peers"):
-        bench(packed, view="small", against=["hdf5"])
+        bench(few, view="small", against=["hdf5"])
     assert_nothing_left(temporary)
     floats = LOADERS["hdf5"].disk_bytes("small", samples=10, size=100, pixels=128 * 128)
     assert floats == 10 * 4 * 3 * 128 * 128
@@ -454,14 +454,14 @@ def test_the_size_of_a_peers_own_format_is_noted():
 
 def test_cpu_time_and_memory_include_all_descendants():
     busy = "import time; data = bytearray(50_000_000); t = time.process_time()\n"
-    busy += "while time.process_time() - t < 0.3: pass\nprint(flush=True); input()"
+    busy += "while time.process_time() - t < 0.1: pass\nprint(flush=True); input()"
     members = procfs.process_tree(os.getpid())
     before = procfs.cpu_seconds(os.getpid())
     memory = procfs.memory_bytes(os.getpid())
     with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         assert set(procfs.process_tree(os.getpid())) - set(members) == {child.pid}
-        assert procfs.cpu_seconds(os.getpid()) - before >= 0.3
+        assert procfs.cpu_seconds(os.getpid()) - before >= 0.1
         assert procfs.memory_bytes(os.getpid()) - memory >= 50_000_000
-    assert procfs.cpu_seconds(os.getpid()) - before >= 0.3  # also when the child has ended
+    assert procfs.cpu_seconds(os.getpid()) - before >= 0.1  # also when the child has ended
     assert child.pid not in procfs.process_tree(os.getpid())

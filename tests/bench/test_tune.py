@@ -22,10 +22,10 @@ def two_cores(monkeypatch):
 
 
 def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_runs(
-    packed, two_cores, no_leftovers, monkeypatch
+    few, two_cores, no_leftovers, monkeypatch
 ):
     lines, shown = [], watched(monkeypatch)
-    found = tune(packed, **{**QUICK, "rounds": 2}, progress=lines.append)
+    found = tune(few, **{**QUICK, "rounds": 2}, progress=lines.append)
     assert "measuring:   0%|          | 0/6 [" in shown.getvalue()
     assert list(found.workers) == [0, 1, 2]
     for rounds in found.workers.values():
@@ -35,7 +35,7 @@ def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_
     assert lines[0] == "warming up"
     order = [line.split(":")[1] for line in lines[1:7]]
     assert order == [f" num_workers={number}" for number in (0, 1, 2)] * 2
-    assert found.setup.steps == 100
+    assert found.setup.steps == 10
 
     names = {}
     exec("import wds_tools\n" + found.call(), names)

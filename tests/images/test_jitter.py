@@ -152,8 +152,8 @@ def test_a_crop_by_overlap_is_that_of_torchvision(scenes: Path) -> None:
     with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=("jpg", "json")) as stored:
         (whole,) = stored
     seen = set()
-    for epoch in range(3):
-        with wt.make_loader(scenes, batch_size=40, num_workers=epoch, fields=fields) as loader:
+    for epoch in range(2):
+        with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=fields) as loader:
             loader.set_epoch(epoch)
             (batch,) = loader
             samples = loader.explain(0, epoch=epoch).samples if epoch == 0 else loader.explain(0).samples

@@ -137,7 +137,7 @@ def test_a_resume_with_a_batch_size_that_would_mix_sizes_is_refused(packed):
         state = loader.state_dict()
     with make(packed, batch_size=4) as loader:
         loader.load_state_dict(state)
-        assert all(images.ndim == 4 for images, _ in loader)
+        assert all(images.ndim == 4 for images, _ in islice(loader, 6))
     with make(packed, batch_size=6) as loader:
         loader.load_state_dict(state)
         with pytest.raises(OptionError, match=r"batches of 8, at position 24, so batches of 6 would mix sizes"):
@@ -182,7 +182,7 @@ def test_masks_boxes_and_functions_have_the_size_of_the_batch(scenes):
         "small": wt.Image("jpg", view=wt.Schedule({0: wt.CenterCrop(16, resize=20), 1: wt.CenterCrop(24, resize=30)})),
     }
     with (
-        make(scenes, fields=fields, num_workers=2, batch_size=4) as loader,
+        make(scenes, fields=fields, num_workers=1, batch_size=4) as loader,
         make(scenes, fields=fields, batch_size=4) as plain,
     ):
         for epoch in range(2):
@@ -214,13 +214,13 @@ def keys_of(samples):
     return [sample.key for sample in samples]
 
 
-def test_a_substitute_has_the_size_of_the_batch(packed_copy):
-    for shard in sorted(packed_copy.glob("*.tar"))[:3]:
+def test_a_substitute_has_the_size_of_the_batch(few_copy):
+    for shard in sorted(few_copy.glob("*.tar"))[:3]:
         data = bytearray(shard.read_bytes())
         for offset in range(3000, len(data), 40_000):
             data[offset] ^= 1
         shard.write_bytes(data)
-    with make(packed_copy, on_error="replace", max_errors=200, num_workers=2) as loader:
+    with make(few_copy, batch_size=4, on_error="replace", max_errors=30, num_workers=1) as loader:
         assert all(tuple(images.shape[2:]) in SIZES for images, _ in loader)
         assert len(loader.errors) > 5
         assert loader.epoch_proof().ok

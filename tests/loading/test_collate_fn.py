@@ -63,7 +63,7 @@ def test_the_result_of_collate_fn_is_the_batch_and_its_random_numbers_depend_on_
     assert expected[0]["image"].shape == (8, 3, 24, 24)
     assert expected[0]["boxes"].shape[::2] == (8, 4)
     assert len({batch["noise"][0].item() for batch in expected}) == 5
-    with loader_of(scenes, as_detr, num_workers=2) as loader:
+    with loader_of(scenes, as_detr, num_workers=1) as loader:
         list(islice(loader, 2))
         state = json.loads(json.dumps(loader.state_dict()))
     with loader_of(scenes, as_detr) as loader:
@@ -118,7 +118,7 @@ def test_an_unreadable_sample_is_replaced_before_collate_fn_is_called(scenes, tm
     data = bytearray(path.read_bytes())
     data[data.index(b"0000.jpg") + 3000] ^= 1
     path.write_bytes(data)
-    with loader_of(tmp_path / "copy", list, on_error="replace", max_errors=3, num_workers=2) as loader:
+    with loader_of(tmp_path / "copy", list, on_error="replace", max_errors=3, num_workers=1) as loader:
         assert [len(samples) for samples in loader] == [8] * 5
         assert len(loader.errors) == 1
 

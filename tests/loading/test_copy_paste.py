@@ -203,7 +203,7 @@ def test_it_does_not_depend_on_workers_or_resuming_and_is_explained(drawn, view)
         whole = plain(loader)
         for i in range(6):
             assert torch.equal(loader.explain(1).images("image", i)[0], whole[1][0][i])
-    with wt.make_loader(drawn, num_workers=2, **options) as loader:
+    with wt.make_loader(drawn, num_workers=1, **options) as loader:
         assert equal(plain(loader, 2), whole[:2])
         state = loader.state_dict()
     with wt.make_loader(drawn, num_workers=0, **options) as loader:

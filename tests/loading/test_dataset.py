@@ -86,10 +86,11 @@ def test_a_late_worker_of_an_abandoned_epoch_does_not_advance_the_next_one(packe
         assert [[key for batch in expected for key in batch.key] for _ in range(2)][1] == keys
 
 
-def test_a_spawned_worker_gives_the_same_samples_as_the_training_process(packed):
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.torture)])
+def test_a_worker_that_is_not_forked_gives_the_same_samples_as_the_training_process(packed, context):
     dataset = make(packed, batch_size=100, fields=("__key__",), view=None)
     epochs = []
-    for options in ({}, {"num_workers": 1, "multiprocessing_context": "spawn"}):
+    for options in ({}, {"num_workers": 1, "multiprocessing_context": context}):
         loader = DataLoader(dataset, batch_size=100, **options)
         dataset.set_epoch(5)
         epochs.append([key for batch in loader for key in batch.key])

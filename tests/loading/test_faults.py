@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import runpy
 import signal
 import threading
 import time
@@ -210,7 +211,7 @@ def test_close_from_another_thread_interrupts_waiting_for_a_batch(make, tmp_path
             time.sleep(0.01)
         loader.close()
 
-    for _ in range(3):
+    for _ in range(2):
         (tmp_path / "waits").unlink(missing_ok=True)
         loader = make(transform=slow)
         closer = threading.Thread(target=close)
@@ -238,7 +239,7 @@ def test_close_from_another_thread_while_workers_start_takes_effect(make, monkey
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [0, 3])
-@pytest.mark.torture_except("0-2", "3-2")
+@pytest.mark.torture_except("3-2")
 def test_close_from_another_thread_between_two_batches_is_a_loader_error(make, monkeypatch, workers, step):
     class Closed(Pipeline):
         def batches(self, plan, following):
@@ -344,18 +345,17 @@ def test_a_lambda_that_cannot_be_pickled_for_a_worker_raises_option_error(make, 
             next(iter(loader))
 
 
-@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.torture)])
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.torture)])
 def test_the_error_of_a_script_without_main_guard_shows_the_guard(few, tmp_path, context):
     script = tmp_path / "train.py"
     script.write_text(
         "import wds_tools as wt\n"
-        f"loader = wt.make_loader({str(few)!r}, batch_size=8, num_workers=1, multiprocessing_context={context!r})\n"
+        f"loader = wt.make_loader({str(few)!r}, batch_size=8, fields='label', num_workers=1,"
+        f" multiprocessing_context={context!r})\n"
         "for batch in loader: pass\n"
     )
-    done = preloaded.run([script])
-    assert done.returncode == 1
-    assert 'if __name__ == "__main__":' in done.stderr.splitlines()[-1]
-    assert "WorkerError" in done.stderr.splitlines()[-1]
+    with pytest.raises(WorkerError, match=r'if __name__ == "__main__":'):
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def test_control_characters_in_keys_are_escaped_in_errors_and_logs(make, tmp_path, caplog):

@@ -164,12 +164,13 @@ def test_all_kinds_of_fields_are_the_same_with_workers_that_are_forked_or_get_ev
 
 
 def test_a_resumed_loader_continues_with_the_same_values(scenes):
-    expected = values_of(loader_of(scenes, shuffle=True))
-    loader = loader_of(scenes, shuffle=True, num_workers=2)
+    some = {name: SPECS[name] for name in ("image", "mask", "boxes", "points", "text")}
+    expected = values_of(loader_of(scenes, some, shuffle=True))
+    loader = loader_of(scenes, some, shuffle=True, num_workers=1)
     assert [[plain(value) for value in batch] for batch in islice(loader, 2)] == expected[:2]
     state = json.loads(json.dumps(loader.state_dict()))
     loader.close()
-    resumed = loader_of(scenes, shuffle=True, num_workers=1, batch_size=4)
+    resumed = loader_of(scenes, some, shuffle=True, num_workers=0, batch_size=4)
     resumed.load_state_dict(state)
     images = torch.cat([batch.image for batch in resumed])
     resumed.close()

@@ -93,7 +93,7 @@ def test_a_frame_has_the_pixels_of_an_image_and_all_of_a_clip_share_one_region_a
 def test_clips_are_the_same_with_several_workers(clips, view):
     spec = wt.Frames(view=view, frames=4, stride=2, start="random")
     expected = batches(clips, spec, shuffle=True)
-    again = batches(clips, spec, shuffle=True, num_workers=3)
+    again = batches(clips, spec, shuffle=True, num_workers=2)
     for batch, other in zip(again, expected, strict=True):
         assert torch.equal(batch.label, other.label)
         assert all(map(torch.equal, batch.clip, other.clip))
@@ -122,7 +122,7 @@ def test_the_start_is_the_first_frame_the_centre_or_random(clips):
 @pytest.mark.torture_except("pad1")
 def test_clips_of_different_lengths_can_be_padded(clips, pad):
     spec = wt.Frames(view=wt.Resize((8, 10)), pad=pad)
-    first, again = (batches(clips, spec, num_workers=n) for n in (0, 3))
+    first, again = (batches(clips, spec, num_workers=n) for n in (0, 2))
     for batch, other in zip(first, again, strict=True):
         assert torch.equal(batch.clip, other.clip)
         assert torch.equal(batch.clip_mask, other.clip_mask)
@@ -147,7 +147,7 @@ def test_a_clip_with_too_few_frames_is_an_error_or_is_replaced(clips):
     ):
         next(iter(loader))
     assert caught.value.key == "clip0"
-    results = [batches(clips, spec, on_error="replace", max_errors=1, num_workers=n) for n in (0, 2)]
+    results = [batches(clips, spec, on_error="replace", max_errors=1, num_workers=n) for n in (0, 1)]
     for batch, other in zip(*results, strict=True):
         assert 0 not in batch.label
         assert all(map(torch.equal, batch.clip, other.clip))
@@ -164,7 +164,7 @@ def test_a_resumed_loader_and_a_streaming_dataset_have_the_same_clips(clips):
         rest = torch.cat([batch.clip for batch in loader])
     assert torch.equal(rest, torch.cat([batch.clip for batch in expected[1:]]))
     dataset = wt.StreamingDataset(clips, batch_size=4, fields=spec, shuffle=True)
-    for batch, other in zip(DataLoader(dataset, batch_size=4, num_workers=1), expected, strict=True):
+    for batch, other in zip(DataLoader(dataset, batch_size=4, num_workers=0), expected, strict=True):
         assert torch.equal(batch.clip, other.clip)
 
 

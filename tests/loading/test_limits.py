@@ -98,15 +98,16 @@ def test_the_datasets_of_a_mixture_share_the_limit_of_open_files(shards, tmp_pat
     assert done.stdout == "160 True\n", done.stderr
 
 
-def test_a_mixture_of_datasets_on_s3_with_workers_is_read_with_300_open_files(shards, moto):
+@pytest.mark.parametrize(("datasets", "limit"), [(2, 150), pytest.param(4, 300, marks=pytest.mark.torture)])
+def test_a_mixture_of_datasets_on_s3_with_workers_is_read_with_few_open_files(shards, moto, datasets, limit):
     settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "WORKERS": "2"}
     s3 = empty_s3(moto)
-    for number in range(4):
+    for number in range(datasets):
         for path in shards.iterdir():
             s3.pipe_file(f"bucket/{number}/{path.name}", path.read_bytes())
     program = f"import os\nos.environ |= {settings}\n{FEW_FROM_THE_START}"
-    done = preloaded.run(["-c", program, "300", *(f"s3://bucket/{number}" for number in range(4))])
-    assert (done.stdout, done.stderr) == ("160 True\n", "")
+    done = preloaded.run(["-c", program, str(limit), *(f"s3://bucket/{number}" for number in range(datasets))])
+    assert (done.stdout, done.stderr) == (f"{40 * datasets} True\n", "")
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_system_permits(shards):

@@ -26,7 +26,7 @@ def make():
     made = []
 
     def make_one(dataset, **options):
-        options = {"batch_size": 20, "fields": KEYS, "shuffle": True, "num_workers": 1, **options}
+        options = {"batch_size": 20, "fields": KEYS, "shuffle": True, "num_workers": 0, **options}
         made.append(wt.make_loader(dataset, **options))
         return made[-1]
 
@@ -109,8 +109,9 @@ def growing(packed, tmp_path):
 @pytest.mark.torture_except("options0")
 def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     folder, grow = growing
-    epochs = make(folder, num_workers=0, **options)
+    epochs = make(folder, **options)
     before = [keys_of(epochs), keys_of(epochs)]
+    options["num_workers"] = 1
     loader = make(folder, **options)
     got = [key for batch in islice(loader, 3) for key in batch.key]
     state = loader.state_dict()
@@ -121,7 +122,7 @@ def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     assert grown.samples == epochs.samples < samples
     assert got + keys_of(grown) == before[0]  # the epoch ends as it would have
     assert len(grown) == samples // 20  # the next one has the new samples
-    fresh = make(folder, num_workers=0, **options)
+    fresh = make(folder, **options)
     list(fresh)
     fresh.set_epoch(1)
     taken, expected = keys_of(grown), keys_of(fresh)

@@ -269,14 +269,13 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
 def test_ranks_that_never_reweight_are_named(packed):
     calls = {"1": {"classes": {"0": 4}}}
     ranks = run_ranks(
-        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, reweight=calls, agreement_seconds=1,
+        dataset=packed, world=2, batch=10, may_fail=True, lockstep=False, reweight=calls, agreement_seconds=1,
         look_seconds=0,
     )  # fmt: skip
     assert all(LoaderError.__name__ in rank["error"] for rank in ranks)
-    assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
-    for rank in (0, 2):
-        assert 'rank 1 has called loader.reweight() 1 times, for {"classes": {"0": 4.0}}' in ranks[rank]["error"]
-        assert f"after 2 steps, and rank {rank} continues after 2 steps without that call" in ranks[rank]["error"]
+    assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0 have not" in ranks[1]["error"]
+    assert 'rank 1 has called loader.reweight() 1 times, for {"classes": {"0": 4.0}}' in ranks[0]["error"]
+    assert "after 2 steps, and rank 0 continues after 2 steps without that call" in ranks[0]["error"]
 
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_transforms_of_torchvision_move_all_fields_together(scenes):
 def test_random_crops_of_torchvision_give_other_sizes_and_drop_boxes_with_their_labels(scenes):
     transform = v2.Compose([v2.RandomCrop(32), v2.ColorJitter(0.5), v2.SanitizeBoundingBoxes()])
     fields = {name: spec for name, spec in FIELDS.items() if name not in ("label", "key")}
-    batches = [first_batch(scenes, transform, fields, num_workers=number) for number in (0, 2)]
+    batches = [first_batch(scenes, transform, fields, num_workers=number) for number in (0, 1)]
     assert plain(batches[0]) == plain(batches[1])
     batch = batches[0]
     assert (batch.image.shape, batch.mask.shape) == ((8, 3, 32, 32), (8, 32, 32))
@@ -105,7 +105,7 @@ def test_own_code_gets_tensors_of_torchvision_and_keyed_random_numbers(scenes, o
 def test_a_resumed_loader_draws_the_same_random_numbers(scenes):
     with loader_of(scenes, Own(), shuffle=True) as loader:
         expected = [batch.text for batch in loader]
-    with loader_of(scenes, Own(), shuffle=True, num_workers=2) as loader:
+    with loader_of(scenes, Own(), shuffle=True, num_workers=1) as loader:
         for batch, _ in zip(loader, range(2), strict=False):
             state = loader.state_dict()
             assert batch is not None

@@ -18,6 +18,7 @@ import pytest
 import torch
 from bad_server import BadServer, good
 from fake_cuda import FakeDriver, Gpu, SlowCopyDriver
+from pictures import encode
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
@@ -97,10 +98,10 @@ def large(tmp_path_factory):
     """Return a packed dataset of 12 large images."""
     folder = tmp_path_factory.mktemp("large")
     noise = np.random.default_rng(0).integers(0, 255, (200, 300, 3), np.uint8)
-    image = Image.fromarray(noise).resize((3000, 2000))
+    image = encode(Image.fromarray(noise).resize((2400, 1600)), "JPEG")
+    (folder / "images" / "a").mkdir(parents=True)
     for number in range(12):
-        (folder / "images" / "a").mkdir(parents=True, exist_ok=True)
-        image.save(folder / "images" / "a" / f"{number}.jpg")
+        (folder / "images" / "a" / f"{number}.jpg").write_bytes(image)
     wt.pack(folder / "images", folder / "packed", workers=1, images="keep")
     return folder / "packed"
 

@@ -43,7 +43,7 @@ def test_weights_of_classes_by_step_are_the_same_as_changes_by_hand(packed):
         first, second = loader.classes[:2]
     weights = wt.Schedule({0: {}, 7: {first: 3}, 55: {second: 0.5}}, unit="steps")
     changes = {7: {"classes": {first: 3}}, 55: {"classes": {second: 0.5}}}
-    with make(packed, class_weights=weights, num_workers=2) as loader:
+    with make(packed, class_weights=weights, num_workers=1) as loader:
         assert keys_of(loader, 90) == changed_by_hand(packed, changes, 90)
         assert [sorted(loader.explain(step).weights["classes"].values())[-1] for step in (6, 7)] == [1, 3]
         with pytest.raises(OptionError, match="Schedule"):
@@ -127,24 +127,24 @@ def test_a_schedule_for_something_else_is_refused(packed):
 def test_a_schedule_by_step_combines_with_buckets_and_batches_of_one_dataset(packed, few, kind):
     schedule = {"unit": "steps", "linear": True}
     if kind == "buckets":
-        weights = wt.Schedule({0: {"cat": 1}, 6: {"cat": 8}, 26: {"cat": 0}}, **schedule)
+        weights = wt.Schedule({0: {"cat": 1}, 3: {"cat": 8}, 13: {"cat": 0}}, **schedule)
         options = {"fields": ("image", "__key__"), "view": wt.Buckets([(24, 24), (16, 32)]), "class_weights": weights}
         data = few
     else:
         data = wt.Mixture(
-            [packed, few], wt.Schedule({0: [1, 0], 40: [0, 1]}, **schedule), batches="single", epoch_length=300
+            [packed, few], wt.Schedule({0: [1, 0], 20: [0, 1]}, **schedule), batches="single", epoch_length=150
         )
         options = {}
     with make(data, **options) as loader:
-        run = keys_of(loader, 40)
-        for step in (0, 5, 6, 25, 26, 39):
+        run = keys_of(loader, 20)
+        for step in (0, 2, 3, 12, 13, 19):
             assert [sample.key for sample in loader.explain(step).samples] == run[step]
             if kind == "single":
                 assert len({sample >= 400 for sample in loader.explain(step).ids.tolist()}) == 1
         assert loader.epoch_proof().segments
-    with make(data, num_workers=2, **options) as loader:
-        assert keys_of(loader, 22) == run[:22]
+    with make(data, num_workers=1, **options) as loader:
+        assert keys_of(loader, 11) == run[:11]
         state = json.loads(json.dumps(loader.state_dict()))
     with make(data, **options) as loader:
         loader.load_state_dict(state)
-        assert keys_of(loader, 18) == run[22:]
+        assert keys_of(loader, 9) == run[11:]

@@ -1,4 +1,4 @@
-"""A billion samples in 20,000 shards, or 100,000: planned and resumed from the manifest alone, in little memory."""
+"""A billion samples in 5,000 to 100,000 shards: planned and resumed from the manifest alone, in little memory."""
 
 import json
 import sys
@@ -52,7 +52,9 @@ sys.stdout.write(json.dumps(results))
 """
 
 
-@pytest.fixture(scope="module", params=[20_000, pytest.param(100_000, marks=pytest.mark.torture)])
+@pytest.fixture(
+    scope="module", params=[5_000, *(pytest.param(one, marks=pytest.mark.torture) for one in (20_000, 100_000))]
+)
 def simulated(request, tmp_path_factory):
     """Return a folder with a manifest of a billion samples, without shards and indexes."""
     from wds_tools.format.manifest import Manifest, ShardEntry, to_json
