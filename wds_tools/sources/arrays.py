@@ -41,7 +41,6 @@ from wds_tools.sources.array_roles import (
     array_kind,
     cells_of,
     is_column,
-    is_named_like_classes,
     labels_of,
     of_items,
     role_rank,
@@ -60,8 +59,8 @@ from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.record_roles import Names
-from wds_tools.sources.records import RecordSource, different_labels
+from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.records import RecordSource
 from wds_tools.sources.values import Kind, Pixels, cell, layout_of, png_bound, reason_of, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -166,23 +165,18 @@ class ArraySource(RecordSource):
     def entry_name(self, name: str) -> str:
         return self._arrays.entry_name(name)
 
-    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...]:
-        """Return the class names in arrays, attributes and entries of the file, if they are those of the labels."""
-        numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
-        count = 1 + max(numbers, default=0)
-        lists = {
-            name: names
-            for (kind, name), names in self._arrays.class_lists.items()
-            if kind != "array" or len(names) == count or is_named_like_classes(name)
-        }
-        classes = self.list_of_classes(lists, labels)
+    def class_names(self) -> Mapping[str, tuple[str, ...]]:
+        return {name: names for (_, name), names in self._arrays.class_lists.items()}
+
+    def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
+        super().name_classes(collector, roles, labels)
+        numbers = [number for number in labels.values() if isinstance(number, (int, float))]
         # numbers of a program that counts from 1 must not be taken as positions from 0
-        if self._contents.counts_from_one and classes and numbers and min(numbers) > 0:
+        if self._contents.counts_from_one and collector.classes and numbers and min(numbers) > 0:
             raise SourceError(
-                f"{self.name} has labels from {min(numbers)} to {max(numbers)}, and class names: MATLAB counts them "
-                "from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as labels"
+                f"{self.name} has labels from {min(numbers):g} to {max(numbers):g}, and class names: MATLAB counts "
+                "them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as labels"
             )
-        return classes
 
     @cached_property
     def _contents(self) -> Contents:

@@ -158,9 +158,8 @@ class LmdbSource(RecordSource):
         key = path_bytes(entry.path)
         return name(self._class_of(path_text(self.patterns[entry.location[1]].id_of(key))))
 
-    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...]:
-        """Return the class names that a key of the database has."""
-        return self.list_of_classes({path_text(key): names for key, names in self._class_lists.items()}, labels)
+    def class_names(self) -> Mapping[str, tuple[str, ...]]:
+        return {path_text(key): names for key, names in self._class_lists.items()}
 
     def _class_of(self, id_: str) -> str:
         return class_folder(id_.removeprefix(self.base)) or ""

@@ -13,7 +13,7 @@ positions. While it is listed, its state is kept every `WINDOW_BYTES`, so that t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ import xxhash
 from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import Label, parse, quoted
+from wds_tools.format.label import parse, quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.arrow_types import class_lists_of
 from wds_tools.sources.base import (
@@ -39,10 +39,11 @@ from wds_tools.sources.base import (
     SourceStoreError,
     is_system_error,
 )
-from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, are_labels, may_name_classes, names_in
+from wds_tools.sources.class_file import CLASS_LISTS, MAYBE_LISTS, likely_names, may_name_classes, names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.records import Item, RecordSource, attempt, different_labels
+from wds_tools.sources.record_roles import Roles
+from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.values import Excluded, plain
 from wds_tools.wording import counted, one_line
 
@@ -79,9 +80,6 @@ class ObjectSource(RecordSource):
         self._digests: dict[int, int] = {}  # of the items that were read
         self._decoded: set[str] = set()  # entries that are PIL images
         self._lists = _class_lists(items, CLASS_LISTS)
-        self._classes = next(iter(self._lists.values()), ())
-        if not self.options.classes:
-            _check_lists(self._lists, self.name)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
         self.class_lists = class_lists_of(self._features)
@@ -95,65 +93,45 @@ class ObjectSource(RecordSource):
                 f"{self.record_roles.image!r} has PIL images: their pixels are packed, by default as PNG. To keep the "
                 "original files, pass items with their bytes, or pack the files by their path"
             )
-        collector.account.notes += self._notes_on_unread_names()
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
-    def _notes_on_unread_names(self) -> list[str]:
-        """Return a note for an attribute named like class names that is not a list of names, or has other names."""
-        if self.options.classes or self.record_roles is None or self.record_roles.label is None:
-            return []
-        others = {name: names for name, names in self._lists.items() if names != self._classes}
-        notes = [f"the attribute {name!r} has other class names ({quoted(names)})" for name, names in others.items()]
-        if self._classes:
-            return [f"{note}: pass classes=[...] if the labels mean these" for note in notes]
-        values = {name: getattr(self._items, name, None) for name in CLASS_LISTS}
-        maybe: dict[str, Any] = {name: getattr(self._items, name, None) for name in MAYBE_LISTS}
-        lists = {name: value for name, value in maybe.items() if len(names_in(value)) != len(self._items)}
-        notes = [
-            f"the attribute {name!r} has {len(value):,} values{remedy}"
-            for name, value in lists.items()
-            if (remedy := may_name_classes(value))
-        ]
-        return notes + [
-            f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list with a name for "
-            "each class number: if labels are numbers, pass classes=[...]"
-            for name, value in values.items()
-            if value is not None and (callable(value) or not hasattr(value, "__len__") or len(value))
-        ]
+    def class_names(self) -> Mapping[str, tuple[str, ...]]:
+        return self._lists | _class_lists(self._items, MAYBE_LISTS)
 
-    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
-        """Return the class names of the object, unless its attributes show that labels mean others."""
-        different = different_labels(labels.values())
-        maybe = next(iter(_class_lists(self._items, MAYBE_LISTS).values()), ())
-        if not self._classes and _fit(maybe, different):
-            self._classes = maybe
-        numbers = [label.number for label in different if label.number is not None]
-        same = [name for name, names in self._lists.items() if names == self._classes]
-        if are_labels(self._classes, numbers, f"the {self.name}", same, given=self.options.classes):
-            self._lists, self._classes = {}, ()
+    def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
+        """Add the class names of the object, unless its attributes show that labels mean others."""
+        super().name_classes(collector, roles, labels)
+        if collector.classes and self.class_lists.get(roles.label or "") is None and self._have_other_numbers(labels):
+            collector.classes = ()
+        if roles.label is not None and not collector.classes and not self.options.classes:
+            values = {name: getattr(self._items, name, None) for name in (*CLASS_LISTS, *MAYBE_LISTS)}
+            collector.account.notes += [
+                f"the attribute {name!r} of the {self.name} is a {type(value).__name__}, and not a list with a name "
+                f"for each class number{may_name_classes(value)}: if labels are numbers, pass classes=[...]"
+                for name, value in values.items()
+                if value is not None
+                and (callable(value) or not hasattr(value, "__len__") or len(value))
+                and (name in CLASS_LISTS or (likely_names(value) and len(value) != len(self._items)))
+            ]
+
+    def _have_other_numbers(self, labels: Mapping[int, Any]) -> bool:
+        """Return whether the labels are other numbers than those of the dataset, if the user names the classes."""
         targets, is_transformed = _targets_of(self._items)
-        if not self._classes or (targets is None and not is_transformed):
-            return self._classes or None
-        by_index = {index: number for index, label in labels.items() if (number := _number_of(label)) is not None}
-        if by_index and targets is None:
-            if self.options.classes:
-                return None
-            raise LabelError(
-                f"the {self.name} has a target_transform, so its class names may not be those of the labels: pass "
-                "classes=[...]"
-            )
-        for index, class_number in by_index.items():
+        numbers = {index: number for index, label in labels.items() if (number := _number_of(label)) is not None}
+        if not numbers or (targets is None and not is_transformed):
+            return False
+        for index, number in numbers.items():
             target = plain(targets[index]) if targets is not None else None
-            if isinstance(target, np.ndarray) or parse(target).number in (None, class_number):
-                continue
-            if self.options.classes:
-                return None
-            raise LabelError(
-                f"item {index} of the {self.name} has label {class_number}, and its dataset has "
-                f"{parse(target).number} as its target, as with a target_transform: the class names of the object are "
-                "not those of the labels, pass classes=[...]"
-            )
-        return self._classes
+            is_unlike = not isinstance(target, np.ndarray) and parse(target).number not in (None, number)
+            if (targets is None or is_unlike) and not self.options.classes:
+                has = f", and its dataset has {parse(target).number} as its target" if is_unlike else ""
+                raise LabelError(
+                    f"item {index} of the {self.name} has label {number}{has}, as with a target_transform: the class "
+                    "names of the object may not be those of the labels, pass classes=[...]"
+                )
+            if targets is None or is_unlike:
+                return True
+        return False
 
     def items(self) -> Iterator[Item]:
         for index in range(len(self._items)):
@@ -190,7 +168,7 @@ class ObjectSource(RecordSource):
             raise SourceError("is empty")
         values = {IMAGE: self._value(IMAGE, item[0])}
         if len(item) > 1:
-            self.is_label_guessed = LABEL not in self.options.columns and not self._classes
+            self.is_label_guessed = LABEL not in self.options.columns and not self._lists
             self.columns.setdefault(LABEL, LABEL)
             values[LABEL] = self._tuple_label(item[1], index)
         return values | {str(position): _FOLLOWS for position in range(2, len(item))}
@@ -354,24 +332,6 @@ def _targets_of(items: Any) -> tuple[Sequence[Any] | None, bool]:
         is_transformed = any(is_changed for _, is_changed in found)
         return None if len(lists) < len(found) else [target for values in lists for target in values], is_transformed
     return None, False
-
-
-def _fit(names: tuple[str, ...], labels: Set[Label]) -> bool:
-    """Return whether there is a name for each number up to the largest label, or labels are among the names."""
-    texts = {label.name for label in labels if label.name}
-    return texts <= {*names} if texts else len(names) == 1 + max((label.number or 0 for label in labels), default=-1)
-
-
-def _check_lists(lists: Mapping[str, tuple[str, ...]], where: str) -> None:
-    """Check that no name has two numbers."""
-    first = next(iter(lists), "")
-    for name, listed in lists.items():
-        numbers = {text: number for number, text in enumerate(listed)}
-        if any(numbers.get(text, number) != number for number, text in enumerate(lists[first])):
-            raise LabelError(
-                f"the {where} has its classes in a different order in {first!r} ({quoted(lists[first])}) than in "
-                f"{name!r} ({quoted(listed)}): pass classes=[...]"
-            )
 
 
 _Row = dict[str, Any]

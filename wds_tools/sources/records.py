@@ -7,7 +7,7 @@ lost, and values of one name become the same kind of entry in all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from wds_tools.format.class_notes import notes_on_first
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
-from wds_tools.sources.class_file import are_labels
+from wds_tools.sources.class_file import MAYBE_LISTS, are_labels, is_class_list
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, null_note, plain_name
 from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
@@ -70,6 +70,18 @@ def different_labels(labels: Iterable[Any]) -> set[Label]:
         return set()
 
 
+def _is_vague(place: str) -> bool:
+    """Return whether something named like names need not be class names: then it must have one for each class."""
+    word = place.rpartition("/")[2].lower()
+    return word.endswith(MAYBE_LISTS) and not is_class_list(word)
+
+
+def _fit(names: tuple[str, ...], labels: Set[Label]) -> bool:
+    """Return whether there is a name for each number up to the largest label, or labels are among the names."""
+    texts = {label.name for label in labels if label.name}
+    return texts <= {*names} if texts else len(names) == 1 + max((label.number or 0 for label in labels), default=-1)
+
+
 def attempt(read: Callable[..., Mapping[str, Any]], *arguments: Any) -> Mapping[str, Any] | str:
     """Return the values that a function returns, or the reason why the record is skipped."""
     try:
@@ -106,9 +118,9 @@ class RecordSource(NamedValues):
         """Return the label of a record without a label among its values."""
         return NONE
 
-    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:  # noqa: ARG002 - for formats that have them
-        """Return the class names of the labels if records do not have them, by the index of the record."""
-        return None
+    def class_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the lists of class names outside of the records, by their places, the most usual one first."""
+        return {}
 
     def collect(self, collector: Collector) -> None:
         roles = None
@@ -136,26 +148,34 @@ class RecordSource(NamedValues):
             self.name_classes(collector, roles, {entry.location[0]: labels[index] for index, entry in listed if labels})
 
     def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
-        """Add the class names of the labels if the source has them elsewhere than in its records."""
-        if roles.label is not None and not collector.classes:
-            collector.classes = self.classes_of(labels) or ()
-            numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
-            collector.account.notes += [] if self.options.classes else notes_on_first(collector.classes, numbers)
-
-    def list_of_classes(self, lists: Mapping[str, tuple[str, ...]], labels: Mapping[int, Any]) -> tuple[str, ...]:
-        """Return the class names that a source has in some places, which must be the same; none if they are the labels.
+        """Add the class names that the source has outside of its records, unless they are the labels themselves.
 
         Raises:
-            SourceError: Lists differ.
+            LabelError: Lists have the same names in different orders, or it is not clear whether names are the labels.
         """
-        names = next(iter(lists.values()), ())
-        if other := next((place for place in lists if lists[place] != names), None):
-            raise SourceError(
-                f"{self.name} has different class names in {next(iter(lists))!r} ({quoted(names)}) and {other!r} "
-                f"({quoted(lists[other])}): remove one of them, or pass --classes (classes=)"
-            )
-        numbers = [label.number for label in different_labels(labels.values()) if label.number is not None]
-        return () if are_labels(names, numbers, self.name, lists, given=self.options.classes) else names
+        if roles.label is None or collector.classes:
+            return
+        different, given = different_labels(labels.values()), self.options.classes
+        numbers = [label.number for label in different if label.number is not None]
+        every = self.class_names().items()
+        lists = {place: names for place, names in every if not _is_vague(place) or _fit(names, different)}
+        first, names = next(iter(lists.items()), ("", ()))
+        others = {place: others for place, others in lists.items() if others != names and not given}
+        for place, other in others.items():
+            if sorted(other) == sorted(names):
+                raise LabelError(
+                    f"{self.name} has its classes in a different order in {first!r} ({quoted(names)}) than in "
+                    f"{place!r} ({quoted(other)}): pass --classes (classes=)"
+                )
+        if are_labels(names, numbers, self.name, lists.keys() - others.keys(), given=given):
+            return
+        collector.classes = names
+        collector.account.notes += [] if given else notes_on_first(names, numbers)
+        collector.account.notes += [
+            f"{place!r} has other class names than {first!r} ({quoted(other)}): pass --classes (classes=) if the "
+            "labels mean these"
+            for place, other in others.items()
+        ]
 
     def account_names(self, seen: Names, collector: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
