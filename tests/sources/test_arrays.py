@@ -574,11 +574,10 @@ def test_numbers_of_torchvisions_class_to_idx_are_class_names(tmp_path: Path) ->
     assert found.classes == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-def test_the_weights_of_a_model_are_refused_as_such(tmp_path: Path, wrap: bool) -> None:
+def test_the_weights_of_a_model_are_no_images(tmp_path: Path) -> None:
     weights = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).state_dict()
-    torch.save({"model": weights, "epoch": 1} if wrap else weights, tmp_path / "a.pt")
-    assert "has the weights of a model (state_dict), such as '0.weight'" in refusal(tmp_path / "a.pt")
+    torch.save({"model": weights, "epoch": 1}, tmp_path / "a.pt")
+    assert "has no array of images with a known name; it has 'model/0.weight float32" in refusal(tmp_path / "a.pt")
 
 
 def test_two_images_or_one_in_a_list_are_not_taken_as_images_and_labels(tmp_path: Path) -> None:

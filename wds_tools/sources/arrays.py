@@ -80,7 +80,6 @@ _PAIR = ("images", "labels")
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _IMAGE_AXES = 3
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
-_PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 class ArraySource(RecordSource):
@@ -175,7 +174,8 @@ class ArraySource(RecordSource):
         if self._contents.counts_from_one and collector.classes and numbers and min(numbers) > 0:
             raise SourceError(
                 f"{self.name} has labels from {min(numbers):g} to {max(numbers):g}, and class names: MATLAB counts "
-                "them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as labels"
+                "them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as "
+                "labels"
             )
 
     @cached_property
@@ -465,8 +465,6 @@ class TensorSource(ArraySource):
             ) from error
         contents = Contents()
         reader = _Tensors(contents, torch, str(self.path))
-        if isinstance(content, Mapping):
-            reader.refuse_models(content)
         if isinstance(content, (list, tuple)):
             content = reader.columns(content)
         reader.add("", content if isinstance(content, Mapping) else {"images": content})
@@ -566,17 +564,6 @@ class _Tensors:
         are_images = isinstance(images, self._torch.Tensor) and images.ndim >= _IMAGE_AXES
         are_labels = isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) in (1, 2)
         return are_images and are_labels and len(images) == len(labels)
-
-    def refuse_models(self, content: Mapping[Any, Any]) -> None:
-        """Raise an error for the weights of a model, whose entries are parameters and not samples."""
-        inner = [value for value in content.values() if isinstance(value, Mapping)]
-        for entries in (content, *inner):
-            tensors = [name for name, value in entries.items() if isinstance(value, self._torch.Tensor)]
-            if tensors and all(str(name).endswith(_PARAMETERS) for name in tensors):
-                raise SourceError(
-                    f"{self._where} has the weights of a model (state_dict), such as {tensors[0]!r}, and no images; "
-                    "expected {'images': ..., 'labels': ...}"
-                )
 
 
 def _as_number(value: Any) -> Any:

@@ -31,7 +31,6 @@ from wds_tools.sources.values import CHANNELS, layout_of
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
 _HEADER_BYTES = 128  # of a MAT-file
-_END_OF_TYPES = 5000  # the numbers with which version 4 states byte order and type are below it
 _BLOCK_BYTES = 32 << 20  # of rows that are read together where a row is scattered over the file
 _NUMBERS = frozenset(
     [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "single", "double", "logical"]
@@ -50,10 +49,10 @@ class Hdf5Source(ArraySource):
     def open(self) -> Contents:
         with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as stored:
             header = stored.read(_HEADER_BYTES)
-        if version := _unread_version(self.path, header):
+        if header.startswith(b"MATLAB 5.0 MAT-file"):
             raise SourceError(
-                f"{self.path} is a MAT-file of version {version}, which is not read: save it with -v7.3 in MATLAB, or "
-                "convert it in Python with numpy.savez('x.npz', images=..., labels=...) after scipy.io.loadmat"
+                f"{self.path} is a MAT-file of version 5, which is not read: save it with -v7.3 in MATLAB, or convert "
+                "it in Python with numpy.savez('x.npz', images=..., labels=...) after scipy.io.loadmat"
             )
         h5py = import_optional("h5py", "HDF5")
         with as_read_error(f"{self.path} cannot be read as HDF5", *_ERRORS):
@@ -75,17 +74,6 @@ class Hdf5Source(ArraySource):
         return f"{missing:,} of {expected:,} chunks" if missing > 0 else ""
 
 
-def _unread_version(path: Path, header: bytes) -> str:
-    """Return the version of a MAT-file that is not HDF5; empty for others. Version 4 begins with a small number."""
-    if header.startswith(b"MATLAB 5.0 MAT-file"):
-        return "5"
-    is_old = (
-        path.suffix.lower() == ".mat"
-        and min(int.from_bytes(header[:4], end) for end in ("little", "big")) < _END_OF_TYPES
-    )
-    return "4" if is_old and len(header) > 4 else ""
-
-
 class _Tree:
     """All datasets of a file by their paths, each once, and what else it has.
 
@@ -103,15 +91,8 @@ class _Tree:
         self.datasets: dict[str, Any] = {}
         self.references: dict[str, Any] = {}
         self._add_attributes("", file)
-        names: dict[int, dict[str, Any]] = {}
         for name, item in self._walk(file):
-            names.setdefault(self._address(item), {})[name] = item
-        for same in names.values():
-            best = max(same, key=lambda name: max(role_rank(name, IMAGE), role_rank(name, LABEL)))
-            for name in same:
-                if name != best:
-                    self._leave_out("array", name, f"is the same dataset as {best!r}")
-            self._add(best, same[best])
+            self._add(name, item)
 
     def _address(self, item: Any) -> int:
         return int(self._h5py.h5o.get_info(item.id).addr)
@@ -120,26 +101,29 @@ class _Tree:
         self.contents.unusable.append(Unusable(kind, name, reason))
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the path of every dataset, by each of its names. A group is entered once."""
+        """Yield the path of every dataset, once, by the usual name of a role if it has several names in a group."""
         entered = {self._address(root)}
         pending = [("", root)]
         while pending:
             prefix, group = pending.pop()
             below = []
-            for key in group:
+            for key in sorted(group, key=lambda key: not any(role_rank(key, role) == 2 for role in (IMAGE, LABEL))):
                 name = f"{prefix}{key}"
                 item = self._item(group, key, name)
-                if isinstance(item, self._h5py.Group):
-                    if self._address(item) in entered:
-                        self._leave_out("group", name, "is the same group as another")
-                        continue
+                is_group = isinstance(item, self._h5py.Group)
+                if not is_group and not isinstance(item, self._h5py.Dataset):
+                    if item is not None:
+                        self._leave_out("entry", name, "is a type without data")
+                elif self._address(item) in entered:
+                    kind = "group" if is_group else "array"
+                    self._leave_out(kind, name, f"is the same {'group' if is_group else 'dataset'} as another")
+                else:
                     entered.add(self._address(item))
-                    self._add_attributes(name, item)
-                    below.append((f"{name}/", item))
-                elif isinstance(item, self._h5py.Dataset):
-                    yield name, item
-                elif item is not None:
-                    self._leave_out("entry", name, "is a type without data")
+                    if is_group:
+                        self._add_attributes(name, item)
+                        below.append((f"{name}/", item))
+                    else:
+                        yield name, item
             pending += reversed(below)
 
     def _item(self, group: Any, key: str, name: str) -> Any | None:
@@ -252,29 +236,25 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
 def _check_groups(groups: Mapping[str, Mapping[str, Any]], inside: str, where: str) -> None:
     """Check that groups with one dataset per image are classes."""
     paths = {group: group[len(inside) :] for group in groups}
-    example = next(iter(next(iter(groups.values()))))
     inner = {frozenset(name.rpartition("/")[2] for name in items) for items in groups.values()}
-    roles = [name for names in inner for name in names if role_rank(name, IMAGE) or role_rank(name, LABEL)]
-    if len(inner) == 1 and roles:
-        raise SourceError(
-            f"{where} has a group for each image, such as {example!r}; allowed are arrays with all images and all "
-            "labels, or a group for each class with a dataset per image"
-        )
     tops = sorted({path.split("/")[0] for path in paths.values()})
     if all(map(is_split_name, tops)):
         raise SourceError(
             f"{where} has one group per split ({', '.join(tops)}): name one, as in --column image={inside}{tops[0]} "
             "(columns={'image': ...}), and pack each split separately"
         )
-    if len(tops) > 1 and all(role_rank(top, IMAGE) == 2 or masks.is_mask(f"{top}/1.png") for top in tops):
+    what = ""
+    if len(inner) == 1 and any(role_rank(name, role) for names in inner for name in names for role in (IMAGE, LABEL)):
+        what = "a group for each image"
+    elif len(tops) > 1 and all(role_rank(top, IMAGE) == 2 or masks.is_mask(f"{top}/1.png") for top in tops):
+        what = f"a dataset for each image and each mask, in the groups {quoted(tops)}"
+    elif len(tops) < 2 or any("/" in path or not path for path in paths.values()):
+        what = "a dataset for each image, but not in one group per class"
+    if what:
         raise SourceError(
-            f"{where} has a dataset for each image and each mask, in the groups {quoted(tops)}: save all images as one "
-            "array [N, H, W, C], and all masks as another, [N, H, W]"
-        )
-    if len(tops) < 2 or any("/" in path or not path for path in paths.values()):
-        raise SourceError(
-            f"{where} has one dataset per image, such as {example!r}, but not in one group per class; allowed are "
-            "groups CLASS/NAME, with the group above the classes as in --column image=GROUP, and arrays of all images"
+            f"{where} has {what}, such as {next(iter(next(iter(groups.values()))))!r}; allowed are arrays of all "
+            "images, of all labels and of all masks, and groups CLASS/NAME, with the group above the classes as in --column "
+            "image=GROUP"
         )
 
 
