@@ -253,8 +253,8 @@ def _check_groups(groups: Mapping[str, Mapping[str, Any]], inside: str, where: s
     if what:
         raise SourceError(
             f"{where} has {what}, such as {next(iter(next(iter(groups.values()))))!r}; allowed are arrays of all "
-            "images, of all labels and of all masks, and groups CLASS/NAME, with the group above the classes as in --column "
-            "image=GROUP"
+            "images, of all labels and of all masks, and groups CLASS/NAME, with the group above the classes as in "
+            "--column image=GROUP"
         )
 
 
