@@ -38,7 +38,7 @@ from wds_tools.sources.columns import LABEL
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.record_roles import IN_LISTS
-from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.records import Item, RecordSource, attempt, flatten
 from wds_tools.sources.values import PICKLE, Excluded, array_of, images_of, pillow_image
 
 INDEX = "index.json"
@@ -395,7 +395,9 @@ class LitDataSource(ChunkSource):
         with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:
                 row = self._table(chunk).slice(start, 1).to_pylist()[0]
-                return dict(_flat(row, ""))
+                values: dict[str, Any] = {}
+                flatten(row, "", values)
+                return values
             if self._is_framed(chunk):
                 data = self._framed(chunk, start, stop)
             else:
@@ -455,15 +457,6 @@ def _names(spec: Mapping[str, Any], path: str = "") -> Iterator[str]:
     keys = keys[-1] if keys and isinstance(keys[-1], list) else keys  # a defaultdict has its factory too
     for key, child_spec in zip(keys, children, strict=True):
         yield from _names(child_spec, f"{path}.{key}" if path else str(key))
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a row by their paths in dictionaries."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _flat(item, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 class _Nested:

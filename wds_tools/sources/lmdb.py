@@ -1,27 +1,30 @@
 """LMDB databases whose values are encoded images, messages of Caffe's ``Datum``, or records by msgpack.
 
-Labels are among the values of a record, or the first folder of its key, see `lmdb_keys`. Pickles are never read:
-unpickling can run code.
+Labels are among the values of a record, or the first folder of its key. A key is an id, and perhaps a word before or
+after it; values of several keys can be one record. Words are names, as in ``label-7`` and ``7_mask``, or the size of an
+image that is stored in several sizes, as in ``256-00001`` and ``512-00001``. Pickles are never read: unpickling can run
+code.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from wds_tools.errors import DecodeError, LabelError, OptionError, SourceError
 from wds_tools.format import image_header
-from wds_tools.format.label import NONE, Label, name, parse, quoted
+from wds_tools.format.label import NONE, Label, name, quoted
 from wds_tools.sources.about_images import about
 from wds_tools.sources.array_roles import Contents
 from wds_tools.sources.base import (
@@ -37,13 +40,13 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
 from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.inputs import File, Input, path_bytes, path_text
+from wds_tools.sources.label_choice import is_name
 from wds_tools.sources.layouts import class_folder, common_folder
-from wds_tools.sources.lmdb_keys import IMAGES, Pattern, grouped, image_pattern, size_patterns
 from wds_tools.sources.record_roles import IN_LISTS
-from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.records import Item, RecordSource, attempt, by_msgpack, flatten, unpacked
 from wds_tools.sources.refused import NAMED, About
 from wds_tools.sources.tfrecord import parse_datum
-from wds_tools.sources.values import PICKLE, Excluded, image_size, is_text, name_text
+from wds_tools.sources.values import PICKLE, Excluded, image_size, is_text
 from wds_tools.wording import counted
 
 _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
@@ -59,11 +62,128 @@ _NOT_READ = (
     f"is a pickle, which is never read: if it has labels, {_BY_KEY}; if it has class names, pass them with --classes "
     "(classes=)"
 )
+# The words of keys. Any other word is the name of a further value of the record.
+IMAGES = re.compile("images?|imgs?|rgb|jpe?g|png|webp|tiff?|photo|picture")
+_IMAGE_FOLDERS = re.compile("(image|img)s?")
+_SECOND_IMAGES = re.compile(
+    "masks?|segm?|segmentation|depth|gt|target|labels?|lbl|alpha|edges?|normals?|flow|instance|semantic|annotation"
+)
+_SEPARATOR = re.compile(rb"[-_:./]")
 
 
-def _first_folder(key: bytes) -> str:
-    """Return the first folder of the id in a key; empty without one."""
-    return path_text(image_pattern(key).id_of(key).rpartition(b"/")[0].partition(b"/")[0])
+class Pattern(NamedTuple):
+    """What is before and after the id in a key, and the name that its value gets in the record."""
+
+    name: str
+    before: bytes = b""
+    after: bytes = b""
+
+    def key(self, id_: bytes) -> bytes:
+        """Return the key for an id."""
+        return self.before + id_ + self.after
+
+    def fits(self, key: bytes) -> bool:
+        """Return whether a key is of this pattern."""
+        return key.startswith(self.before) and key.endswith(self.after)
+
+    def id_of(self, key: bytes) -> bytes:
+        """Return the id of a key of this pattern."""
+        return key[len(self.before) : len(key) - len(self.after)]
+
+
+_PLAIN = Pattern("image")
+
+
+def patterns_of(key: bytes) -> Iterator[Pattern]:
+    """Yield the ways in which a key can be a word and an id.
+
+    >>> [(pattern.name, pattern.id_of(b"train_1_label")) for pattern in patterns_of(b"train_1_label")]
+    [('train', b'1_label'), ('label', b'train_1')]
+    """
+    separators = list(_SEPARATOR.finditer(key))
+    if separators and (word := key[: separators[0].start()]) and not word.isdigit() and key[separators[0].end() :]:
+        yield Pattern(path_text(word).lower(), key[: separators[0].end()], b"")
+    if separators and (word := key[separators[-1].end() :]) and not word.isdigit() and key[: separators[-1].start()]:
+        yield Pattern(path_text(word).lower(), b"", key[separators[-1].start() :])
+
+
+def image_pattern(key: bytes) -> Pattern:
+    """Return the pattern of an image's key.
+
+    >>> image_pattern(b"image-01").id_of(b"image-01"), image_pattern(b"7/img").id_of(b"7/img")
+    (b'01', b'7')
+    """
+    for pattern in patterns_of(key):
+        if (_IMAGE_FOLDERS if pattern.before.endswith(b"/") else IMAGES).fullmatch(pattern.name):
+            return pattern._replace(name="image")
+    return _PLAIN
+
+
+def size_patterns(keys: Sequence[bytes], sides: Callable[[bytes], tuple[int, int]]) -> list[Pattern]:
+    """Return the patterns of keys of images that are stored in several sizes; an empty list for other keys.
+
+    All keys have a word whose last number is the width or the height of its first image, and words have the same ids.
+    ``sides`` returns the width and the height of the image of a key.
+
+    >>> size_patterns([b"8-0001", b"16-0001"], lambda key: (8, 8) if key[:1] == b"8" else (16, 16))
+    [Pattern(name='8', before=b'8-', after=b''), Pattern(name='16', before=b'16-', after=b'')]
+    """
+    for is_first in (True, False):
+        first: dict[Pattern, bytes] = {}
+        for key in keys:
+            first.setdefault(_around(key, is_first=is_first), key)
+        ids = {_around(key, is_first=is_first).id_of(key) for key in keys}
+        are_joined = 1 < len(first) < len(keys) and len(ids) < len(keys)
+        if are_joined and all(_size(pattern) in sides(key) for pattern, key in first.items()):
+            return sorted(first, key=_size)
+    return []
+
+
+def _size(pattern: Pattern) -> int:
+    *_, size = (0, *map(int, re.findall("[0-9]+", pattern.name)))
+    return size
+
+
+def _around(key: bytes, *, is_first: bool) -> Pattern:
+    """Return the pattern with what is before or after the last separator of a key, without a file extension."""
+    cut = max(key.rfind(mark) for mark in (b"-", b"_", b":", b"/"))
+    if is_first:
+        return Pattern(path_text(key[: max(cut, 0)]).lower(), before=key[: cut + 1])
+    return Pattern(path_text(key[cut + 1 :].partition(b".")[0]).lower(), after=key[max(cut, 0) :])
+
+
+def grouped(
+    images: Sequence[bytes], others: Iterable[bytes], sizes: Sequence[Pattern] = ()
+) -> tuple[list[tuple[Pattern, bytes, list[Pattern]]], list[bytes]]:
+    """Return (pattern, key, patterns of further values) of each record in the order of the keys, and all other keys.
+
+    ``images`` are keys whose values are images, or records with images. If they are stored in several sizes, the first
+    of ``sizes`` is that of the image, and images of the other sizes are further values.
+    """
+    chosen = [pattern._replace(name="image") for pattern in sizes[:1]]
+    others = [*others, *(key for key in images if not all(pattern.fits(key) for pattern in chosen))]
+    images = [key for key in images if all(pattern.fits(key) for pattern in chosen)]
+    records: dict[bytes, tuple[Pattern, bytes]] = {}  # by id
+    further: dict[bytes, list[Pattern]] = {}
+
+    def is_joined(key: bytes, words: re.Pattern[str] | None = None) -> bool:
+        """Add a value to the record that its key names, if there is one."""
+        for pattern in (*(size for size in sizes if size.fits(key)), *patterns_of(key)):
+            if pattern.id_of(key) in records and (words is None or words.fullmatch(pattern.name)):
+                further.setdefault(pattern.id_of(key), []).append(pattern)
+                return True
+        return False
+
+    for key in images:
+        pattern = next(iter(chosen), None) or image_pattern(key)
+        id_ = pattern.id_of(key)
+        records[key if id_ in records else id_] = (_PLAIN if id_ in records else pattern, key)
+    for key in images:
+        if records.get(key) == (_PLAIN, key) and is_joined(key, _SECOND_IMAGES):
+            del records[key]
+    alone = [key for key in others if not is_joined(key)]
+    joined = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
+    return sorted(joined, key=lambda record: record[1]), alone
 
 
 class LmdbSource(RecordSource):
@@ -120,7 +240,8 @@ class LmdbSource(RecordSource):
             role = IMAGE
             if len(names) < 2 or not all(map(is_split_name, names)):
                 with self._transaction() as transaction:
-                    folders = {_first_folder(bytes(key)) for key, _ in transaction.cursor()}
+                    ids = (image_pattern(bytes(key)).id_of(bytes(key)) for key, _ in transaction.cursor())
+                    folders = {path_text(id_.rpartition(b"/")[0].partition(b"/")[0]) for id_ in ids}
                 names = sorted(filter(is_split_name, folders))
                 role = "split"
         columns = {name: {**self.options.columns, role: name} for name in names if len(names) > 1}
@@ -139,7 +260,7 @@ class LmdbSource(RecordSource):
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
         """Return whether the labels of ``image-N`` and ``label-N`` are texts to recognise, not classes."""
         texts = [value for value in values if isinstance(value, str)]
-        if self.options.label_type == "name" or not any(_is_name(text) for text in texts):
+        if self.options.label_type == "name" or not any(map(is_name, texts)):
             return False
         if not any(pattern.before == b"label-" for pattern in self.patterns):
             return False
@@ -293,13 +414,10 @@ class LmdbSource(RecordSource):
 
     def _sizes(self, keys: Sequence[bytes], forms: Mapping[bytes, int]) -> list[Pattern]:
         """Return the patterns of the keys, the chosen one first, if each image is stored in several sizes."""
-        with self._transaction() as transaction:
-            try:
-                sizes = size_patterns(
-                    [key for key in keys if forms[key] == _IMAGE], lambda key: image_size(bytes(transaction.get(key)))
-                )
-            except DecodeError:  # it is skipped when it is read
-                return []
+        sizes: list[Pattern] = []
+        with self._transaction() as transaction, suppress(DecodeError):  # such an image is skipped when it is read
+            images = [key for key in keys if forms[key] == _IMAGE]
+            sizes = size_patterns(images, lambda key: image_size(bytes(transaction.get(key))))
         names = [size.name for size in sizes]
         if sizes and self.columns.get(IMAGE) not in names:
             raise SourceError(
@@ -372,13 +490,13 @@ class LmdbSource(RecordSource):
         value: memoryview | None = transaction.get(key)
         if value is None:
             raise SourceChangedError(f"{self.path} changed while it was packed: {path_text(key)!r} was deleted")
-        values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else _unpacked(value)
+        values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else unpacked(value)
         id_ = self.patterns[first].id_of(key)
         for index in further:
             pattern = self.patterns[index]
             stored = transaction.get(pattern.key(id_))
             if pattern.name == "json" and stored is not None and (entries := json_object(stored)):
-                _flatten(entries, "", values)
+                flatten(entries, "", values)
                 continue
             values[f"{pattern.name}_" if pattern.name in values else pattern.name] = _small(stored)
         if LABEL in self.databases:
@@ -439,7 +557,7 @@ def _in_json(value: bytes) -> bytes:
     if not _may_be_msgpack(value) or is_text(value):
         return value
     try:
-        return json.dumps(_by_msgpack(value, raw=False), default=str).encode()
+        return json.dumps(by_msgpack(value, raw=False), default=str).encode()
     except (SourceError, TypeError, RecursionError):
         return value
 
@@ -456,7 +574,7 @@ def _class_names(key: bytes, content: bytes) -> tuple[str, ...]:
 def _has_image(value: memoryview) -> bool:
     """Return whether a value by msgpack has an image, or an array; values such as a list of keys do not."""
     try:
-        values = _unpacked(value)
+        values = unpacked(value)
     except SourceError:
         return False
     return any(
@@ -465,60 +583,9 @@ def _has_image(value: memoryview) -> bool:
     )
 
 
-def _unpacked(value: memoryview) -> dict[str, Any]:
-    """Return a dictionary or a list by msgpack as names and values."""
-    values: dict[str, Any] = {}
-    with as_source_error("cannot be read as msgpack", RecursionError):
-        _flatten(_by_msgpack(value, raw=True), "", values)
-    return values
-
-
-def _by_msgpack(value: bytes | memoryview, *, raw: bool) -> Any:
-    msgpack = import_optional("msgpack", "LMDB with values by msgpack")
-    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
-        return msgpack.unpackb(value, raw=raw, strict_map_key=False)
-
-
-def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
-    """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
-    if isinstance(value, dict):
-        value = {name_text(key): item for key, item in value.items()}
-        if {"nd", "type", "data"} <= value.keys():
-            values[path] = _array(value)
-            return
-    elif isinstance(value, list) and not path:
-        value = {str(index): item for index, item in enumerate(value)}
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            _flatten(item, f"{path}.{key}" if path else key, values)
-    elif isinstance(value, (str, bytes, bool, int, float, list, dict, type(None))):
-        values[path] = value
-    else:
-        values[path] = Excluded("an extension type of msgpack")
-
-
-def _array(value: dict[str, Any]) -> Any:
-    """Return an array or a number as msgpack-numpy stores it."""
-    try:
-        dtype = np.dtype(name_text(value["type"]))
-        flat = np.frombuffer(value["data"], dtype)
-        array = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
-    except (TypeError, ValueError, KeyError, IndexError):
-        return Excluded("an array of Python objects, or of a structured type")
-    is_encoded = isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.uint8
-    return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else array
-
-
 def _small(value: memoryview | None) -> Any:
     """Return a value that belongs to an image: bytes, or None."""
     return PICKLE if value is not None and _is_pickle(value) else value
-
-
-def _is_name(text: str) -> bool:
-    try:
-        return parse(text).name is not None
-    except LabelError:  # such as 0.5
-        return True
 
 
 def _reason(value: bytes) -> str:

@@ -21,7 +21,7 @@ from wds_tools.format import codecs, image_header
 from wds_tools.format.class_notes import notes_on_first
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, Label, parse, quoted
-from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
+from wds_tools.sources.base import Collector, Record, Skip, SourceOptions, as_source_error, import_optional
 from wds_tools.sources.class_file import MAYBE_LISTS, are_labels, is_class_list
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, null_note, plain_name
 from wds_tools.sources.inputs import Input, field_bytes
@@ -35,6 +35,7 @@ from wds_tools.sources.values import (
     for_json,
     is_base64_of_image,
     kind_of,
+    name_text,
     png_bound,
     reason_of,
     resolved,
@@ -383,3 +384,47 @@ def _destination(seen: Names, name: str, roles: Roles) -> str:
     if kinds & {Kind.ARRAY, Kind.PIXELS, Kind.VECTOR}:
         return f"field {base}.npy"
     return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"
+
+
+def unpacked(value: memoryview) -> dict[str, Any]:
+    """Return a dictionary or a list by msgpack as names and values."""
+    values: dict[str, Any] = {}
+    with as_source_error("cannot be read as msgpack", RecursionError):
+        flatten(by_msgpack(value, raw=True), "", values)
+    return values
+
+
+def by_msgpack(value: bytes | memoryview, *, raw: bool) -> Any:
+    """Return a value that msgpack wrote; with ``raw``, its texts as bytes."""
+    msgpack = import_optional("msgpack", "records by msgpack")
+    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
+        return msgpack.unpackb(value, raw=raw, strict_map_key=False)
+
+
+def flatten(value: Any, path: str, values: dict[str, Any]) -> None:
+    """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
+    if isinstance(value, dict):
+        value = {name_text(key): item for key, item in value.items()}
+        if {"nd", "type", "data"} <= value.keys():
+            values[path] = _msgpack_array(value)
+            return
+    elif isinstance(value, list) and not path:
+        value = {str(index): item for index, item in enumerate(value)}
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            flatten(item, f"{path}.{key}" if path else key, values)
+    else:
+        is_extension = type(value).__module__.startswith("msgpack")
+        values[path] = Excluded("an extension type of msgpack") if is_extension else value
+
+
+def _msgpack_array(value: dict[str, Any]) -> Any:
+    """Return an array or a number as msgpack-numpy stores it."""
+    try:
+        dtype = np.dtype(name_text(value["type"]))
+        flat = np.frombuffer(value["data"], dtype)
+        array = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
+    except (TypeError, ValueError, KeyError, IndexError):
+        return Excluded("an array of Python objects, or of a structured type")
+    is_encoded = isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.uint8
+    return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else array
