@@ -139,8 +139,15 @@ def _are_splits(name: str, values: Sequence[Any]) -> bool:
     return bool(split_in(name)) or all(map(is_split_name, {value for value in values if value}))
 
 
-class LabelColumns:
-    """The columns that could be the label, and their values.
+def choose_label(
+    where: str,
+    values: Mapping[str, Sequence[Any]],
+    options: SourceOptions,
+    classes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    *,
+    part: str = "column",
+) -> LabelChoice:
+    """Return the column that is the label.
 
     Args:
         where: Name of the source, for error messages.
@@ -148,92 +155,54 @@ class LabelColumns:
         options: What the user states.
         classes: Column -> class names that its type has.
         part: What a column is called in messages.
+
+    Raises:
+        SourceError: Several columns could be the label, or a value in a column of labels is not a label.
     """
+    as_name = options.label_type == "name"
+    columns = {
+        name: _Column(column, name in classes, options.label_separator, as_name=as_name)
+        for name, column in values.items()
+    }
+    _check_odd(where, columns, part)
+    x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
+    reasons = {name: column.why_not() for name, column in columns.items() if not is_x(name)}
+    for name in reasons:
+        if options.label_type is not None and (columns[name].fraction is not None or columns[name].is_unique):
+            reasons[name] = None  # the user has decided what such values are
+        if x is not None and name.lower() == "y":
+            reasons[name] = f"is a coordinate next to {x!r}"
+    candidates = {name: columns[name] for name, reason in reasons.items() if reason is None}
+    if not all(column.is_constant for column in candidates.values()):  # one value in all rows tells nothing
+        candidates = {name: column for name, column in candidates.items() if not column.is_constant or name in classes}
+    if not candidates:
+        notes = (_not_the_label(name, reason, part) for name, reason in reasons.items() if reason)
+        return LabelChoice(notes=tuple(notes))
+    numeric = [name for name, column in candidates.items() if column.is_number]
+    label = next(iter([*filter(classes.__contains__, candidates), *numeric, *candidates]))
+    choice = LabelChoice(label, None, values[label], classes.get(label))
+    names = [name for name, column in candidates.items() if column.labels != candidates[label].labels]
+    are_names = all(candidates[label].is_named_by(candidates[name]) for name in names)
+    if not are_names or (label not in classes and len(names) > 1):
+        raise ambiguous(LABEL, where, {name: some_of(values[name]) for name in candidates}, part)
+    if not names or label in classes:
+        return choice
+    texts = [parse(value).name for value in values[names[0]]]
+    named = _with_names(choice, names[0], names_of(choice.values, texts, is_certain=True), part)
+    if named is None:
+        raise ambiguous(LABEL, where, {name: some_of(values[name]) for name in (label, names[0])}, part)
+    return named
 
-    def __init__(
-        self,
-        where: str,
-        values: Mapping[str, Sequence[Any]],
-        options: SourceOptions,
-        classes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-        *,
-        part: str = "column",
-    ) -> None:
-        self._where, self._part = where, part
-        self._type = options.label_type
-        self._separator = options.label_separator
-        self._classes = classes
-        self.values = values
 
-    def choose(self) -> LabelChoice:
-        """Return the column that is the label.
-
-        Raises:
-            SourceError: Several columns could be the label, or a value in a column of labels is not a label.
-        """
-        columns = {
-            name: _Column(values, name in self._classes, self._separator, as_name=self._type == "name")
-            for name, values in self.values.items()
-        }
-        self._check_odd(columns)
-        x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
-        reasons = {name: column.why_not() for name, column in columns.items() if not is_x(name)}
-        for name in reasons:
-            if self._type is not None and (columns[name].fraction is not None or columns[name].is_unique):
-                reasons[name] = None  # the user has decided what such values are
-            if x is not None and name.lower() == "y":
-                reasons[name] = f"is a coordinate next to {x!r}"
-        candidates = {name: columns[name] for name, reason in reasons.items() if reason is None}
-        if not all(column.is_constant for column in candidates.values()):  # one value in all rows tells nothing
-            candidates = {
-                name: column for name, column in candidates.items() if not column.is_constant or name in self._classes
-            }
-        if not candidates:
-            notes = (_not_the_label(name, reason, self._part) for name, reason in reasons.items() if reason)
-            return LabelChoice(notes=tuple(notes))
-        label, names = self._views(candidates)
-        return (
-            self._named(label, names)
-            if names
-            else LabelChoice(label, None, self.values[label], self._classes.get(label))
-        )
-
-    def _check_odd(self, columns: Mapping[str, _Column]) -> None:
-        """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
-        for name, column in columns.items():
-            if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
-                raise SourceError(
-                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but the value of row "
-                    f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
-                    "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
-                )
-
-    def ambiguous(self, names: Iterable[str]) -> SourceError:
-        """Return the error that several columns could be the label."""
-        return ambiguous(LABEL, self._where, {name: some_of(self.values[name]) for name in names}, self._part)
-
-    def _views(self, candidates: Mapping[str, _Column]) -> tuple[str, str | None]:
-        """Return the label, and the column of its class names, if all columns state the same classes."""
-        typed = [name for name in candidates if name in self._classes]
-        numeric = [name for name, column in candidates.items() if column.is_number]
-        label = next(iter([*typed, *numeric, *candidates]))
-        chosen = candidates[label]
-        names = [name for name, column in candidates.items() if chosen.is_number and not column.is_number]
-        for name, column in candidates.items():
-            if column.labels != chosen.labels and not (name in names and chosen.matches(column)):
-                raise self.ambiguous(candidates)
-        if label not in self._classes and len(names) > 1:
-            raise self.ambiguous(candidates)
-        return label, names[0] if names and label not in self._classes else None
-
-    def _named(self, label: str, names: str) -> LabelChoice:
-        """Return a label with the class names in another column."""
-        choice = LabelChoice(label, None, self.values[label])
-        texts = [parse(value).name for value in self.values[names]]
-        named = _with_names(choice, names, names_of(choice.values, texts, is_certain=True), self._part)
-        if named is None:
-            raise self.ambiguous([label, names])
-        return named
+def _check_odd(where: str, columns: Mapping[str, _Column], part: str) -> None:
+    """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
+    for name, column in columns.items():
+        if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
+            raise SourceError(
+                f"{where}: almost all values of {part} {name!r} are labels, but the value of row {odd[0] + 1:,} is "
+                f"{str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column label=NAME "
+                "(columns={'label': 'NAME'}); --column label= if there are no labels"
+            )
 
 
 def note_on_ids(name: str, values: Sequence[Any], options: SourceOptions, part: str) -> str | None:
@@ -301,8 +270,10 @@ class _Column:
                 return None
         return odd[0] if odd and len(odd) * _LABELS_PER_ODD <= count else None
 
-    def matches(self, names: _Column) -> bool:
-        """Return whether each label has one label of the other column, and no row lacks only one of them."""
+    def is_named_by(self, names: _Column) -> bool:
+        """Return whether each number has one name in the other column, and no row lacks only one of them."""
+        if not self.is_number or names.is_number:
+            return False
         pairs = set(zip(self.labels, names.labels, strict=True)) - {(NONE, NONE)}
         if any(NONE in pair for pair in pairs):
             return False

@@ -33,9 +33,9 @@ from wds_tools.sources.file_names import is_split_name
 from wds_tools.sources.label_choice import (
     Flags,
     LabelChoice,
-    LabelColumns,
     ambiguous,
     check_only_label,
+    choose_label,
     hint,
     is_name,
     is_x,
@@ -484,7 +484,7 @@ class Names:
         unlike = [name for name in names if name in usual and name not in values and name not in self.transcripts]
         owners = {name: other for name in values if (other := self._owner(name)) is not None}
         values = {name: labels for name, labels in values.items() if name not in owners}
-        choice = LabelColumns(source.name, values, source.options, source.class_lists, part=source.part).choose()
+        choice = choose_label(source.name, values, source.options, source.class_lists, part=source.part)
         notes = [*choice.notes]
         notes += [
             f"{source.part} {name!r} is not the label, because it has a value for each entry of {other!r} in the same "
