@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from wds_tools.sources.layouts import folder_of
-from wds_tools.sources.masks import notes_on_roles, pairs, siblings
+from wds_tools.sources.masks import pairs, siblings
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "masks"
 
@@ -86,22 +86,6 @@ def test_layouts_of_images_and_masks(image, mask, field):
 )
 def test_what_has_no_clear_partner_is_listed(names):
     assert pairs(names) == ([], sorted(names), {})
-
-
-@pytest.mark.parametrize(
-    ("image", "mask", "is_noted"),
-    [
-        ("hats/1.png", "hats_masks/1.png", True),
-        ("cat/1.png", "cat/1_L.png", True),
-        ("train/1.png", "train_masks/1.png", False),
-        ("images/1.png", "labels/1_L.png", False),
-        ("cat/1.png", "cat/1_mask.png", False),
-    ],
-)
-def test_masks_that_may_be_classes_or_images_are_named(image: str, mask: str, is_noted: bool) -> None:
-    found = pairs([image, mask]).pairs
-    assert found == [(image, {"mask.png": mask})]
-    assert len(notes_on_roles(found)) == is_noted
 
 
 def test_two_masks_of_one_field_are_not_both_taken():

@@ -23,7 +23,7 @@ from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, Record, Skip
-from wds_tools.sources.file_list import Files, in_other_letters
+from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import file_stem, split_folder
 from wds_tools.sources.tree import Layout
@@ -161,12 +161,9 @@ class Annotated(Layout):
         self.splits(files)
         splits = (self._plan or {}).values()
         read = {file.path for split in splits for file in split.annotation_files}
-        folders = {posixpath.dirname(file.path) for split in splits for file in split.file_of.values()}
-        like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
-        of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
         has_lists = any(layouts.is_image_set(file.path) for split in splits for file in split.used)
         lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
-        return read | of_no_image | lists | super().files_read(files)
+        return read | lists | super().files_read(files)
 
     def _collect(self, collector: Collector, files: Files, split: Described) -> None:
         self._state(collector, files, split)
@@ -244,26 +241,21 @@ class Annotated(Layout):
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
-    def without_masks(
-        self, files: Files, file_of: Mapping[str, File], file_kind: str
-    ) -> tuple[list[File], dict[str, dict[str, File]]]:
+    def without_masks(self, files: Files, file_of: Mapping[str, File]) -> tuple[list[File], dict[str, dict[str, File]]]:
         """Return the images, and the masks of each by field. A file that is described by a separate file is an image.
 
         Args:
             files: All files.
             file_of: Path of an image -> the file about only this image.
-            file_kind: What such a file is, for messages.
 
         Raises:
             SourceError: Images in a separate folder have the names of described images, but no file: they may be masks.
-                Or names of files differ only in case.
         """
         pairs, taken = masks_of_described(files, file_of)
         images = [file for file in files.images if file.path not in taken]
         described = [file.path for file in images if file.path in file_of]
         folders = {posixpath.dirname(path) for path in described}
         others = [file.path for file in images if file.path not in file_of]
-        _check_case(files, file_of, others, file_kind)
         others = [path for path in others if posixpath.dirname(path) not in folders]
         partners = {} if self.given else masks.partners(described, others)
         if partners:
@@ -312,19 +304,6 @@ def masks_of_described(
     ]
     taken = {mask for _, fields in masks_of for mask in fields.values()} | pairing.rivals.keys()
     return masks_of, taken | {path for path in pairing.unpaired if masks.is_mask(path) and path not in file_of}
-
-
-def _check_case(files: Files, file_of: Mapping[str, File], without: Sequence[str], file_kind: str) -> None:
-    """Check that no image without a file has the name of a file that belongs to no image, in other letters."""
-    endings = {posixpath.splitext(file.path)[1] for file in file_of.values()}
-    used = {file.path for file in file_of.values()} if without else set()
-    unused = [file.path for file in files.others if file.path not in used and file.path.endswith(tuple(endings))]
-    if same := in_other_letters(unused, without):
-        path, image = next(iter(same.items()))
-        raise SourceError(
-            f"{files.where}: the names of {path!r} and {image!r} differ only in case or accents, so {image!r} has no "
-            f"{file_kind}: rename one of them"
-        )
 
 
 def _by_folder(split: Described, where: str) -> dict[str, Described]:

@@ -89,36 +89,10 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
 
 def _several(paths: Sequence[str], about: str) -> SourceError:
     return SourceError(
-        f"there are several annotation files {about}, {quoted(sorted(paths))}: keep one, and move the others "
-        "away. Only files with the names that COCO gives them are joined: instances_train.json, "
-        "person_keypoints_train.json and captions_train.json"
+        f"there are several annotation files {about}, {quoted(sorted(paths))}: keep one, and move the others away, or "
+        "pack the folder of each and merge the datasets. Only files in one folder with the names that COCO gives them "
+        "are joined: instances_train.json, person_keypoints_train.json and captions_train.json"
     )
-
-
-def _folders_of(files: Files, paths: Sequence[str]) -> dict[str, str]:
-    """Return the folder of each file that has its images next to or below it, if several files have such folders.
-
-    COCO itself has all files in ``annotations/``, next to folders of images, so ``annotations`` is not such a folder.
-    """
-    above = {path: posixpath.dirname(path).removesuffix("annotations").rstrip("/") for path in paths}
-    folders = [f"{folder}/" for folder in dict.fromkeys(above.values()) if folder]
-    folders = [
-        folder for folder in folders if not any(inner != folder and inner.startswith(folder) for inner in folders)
-    ]
-    folders = [folder for folder in folders if any(path.startswith(folder) for path in files.images.paths)]
-    return {path: f"{folder}/" for path, folder in above.items() if f"{folder}/" in folders and len(folders) > 1}
-
-
-def _check_pair(first: str, second: str, name: str, folders: Mapping[str, str]) -> None:
-    """Check that two files may be about the same image."""
-    if first in folders and second in folders and folders[first] != folders[second]:
-        raise SourceError(
-            f"{first!r} and {second!r} both list {name!r}, and each seems to be about the images of its folder: pack "
-            f"{folders[first]} and {folders[second]} separately, then merge the datasets; or remove a copy"
-        )
-    kinds = {posixpath.basename(path) for path in (first, second) if coco.can_be_merged(path)}
-    if len(kinds) < 2:
-        raise _several([first, second], f"about the same images, such as {name!r}")
 
 
 def _coco_split(files: Files, split: str, same: Sequence[File]) -> Described:
@@ -126,18 +100,17 @@ def _coco_split(files: Files, split: str, same: Sequence[File]) -> Described:
     annotations = coco.parse(files.read(same[0]), same[0].path)
     if len(same) == 1:
         return _described(files, split, annotations, same)
-    folders = _folders_of(files, [file.path for file in same])
     tables = {name: [same[0].path] for name in _listed(annotations)}  # image -> files that list it
     for file in same[1:]:
         added = coco.parse(files.read(file), file.path)
         for name in _listed(added):
-            for path in tables.setdefault(name, []):
-                _check_pair(path, file.path, name, folders)
-            tables[name].append(file.path)
+            about = [*tables.get(name, ()), file.path]
+            folders, kinds = {posixpath.dirname(path) for path in about}, {*filter(coco.can_be_merged, about)}
+            if len(about) > 1 and (len(folders) > 1 or len(kinds) < len(about)):
+                raise _several(about, f"about the same images, such as {name!r}")
+            tables[name] = about
         annotations = coco.merged(annotations, added, file.path)
-    return _described(
-        files, split, annotations, same, tables={name: paths[0] for name, paths in tables.items()}, folders=folders
-    )
+    return _described(files, split, annotations, same, tables={name: paths[0] for name, paths in tables.items()})
 
 
 def _listed(annotations: Annotations) -> list[str]:
@@ -153,11 +126,10 @@ def _described(
     file_kind: str = "",
     masks_of: Mapping[str, dict[str, File]] = MappingProxyType({}),
     tables: Mapping[str, str] = MappingProxyType({}),
-    folders: Mapping[str, str] = MappingProxyType({}),
 ) -> Described:
     """Return a split with the images that its annotations name; further arguments are as in `Described`.
 
-    ``tables`` has the file that names an image, by default the first one, and ``folders`` the folder of its images.
+    ``tables`` has the file that names an image, by default the first one.
     """
     first = used[0].path if used else ""
     source = posixpath.basename(first) or f"a {file_kind}"
@@ -169,11 +141,9 @@ def _described(
     image_names = RowNames(file for file in files.images if file.path not in of_images) if of_images else row_names
 
     def find(name: str) -> File | None:
-        table = tables.get(name, first)
-        folder = folders.get(table, "")
-        place = posixpath.join(folder, posixpath.basename(table)) if folder else table
-        image = image_names.find(coco.name_here(name), table=place, folder=split)
-        return image if image is not None and image.path.startswith(folder) else None
+        folder, table = posixpath.split(tables.get(name, first))
+        place = posixpath.join(folder.removesuffix("annotations"), table)
+        return image_names.find(coco.name_here(name), table=place, folder=split)
 
     images = {name: find(name) for name in names}
     _check_once(images, first)
@@ -304,7 +274,7 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     place = "imagePath" if LABELME in kinds else "the entry of the image"
     stated = {file.path: "" for file in files.images} | shapes.stated if shapes.stated else {}
     notes = notes_on_names(stated, {image: file.path for image, file in file_of.items()}, "JSON file", place)
-    undescribed, parts = layout.without_masks(files, file_of, "file of shapes") if file_of else ([], {})
+    undescribed, parts = layout.without_masks(files, file_of) if file_of else ([], {})
     if file_of:
         images.setdefault("", []).extend(Shaped(file.path) for file in undescribed if file.path not in file_of)
     classes = classes_of(chain.from_iterable(images.values()))

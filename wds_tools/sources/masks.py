@@ -513,31 +513,6 @@ def _words(name: str) -> str:
     return "_".join(_WORD.findall(name)).lower()
 
 
-def notes_on_roles(images: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """Return a note if masks have names that classes or other images may have as well: ``hats_masks``, ``1_L.png``.
-
-    >>> notes_on_roles([("images/1.png", {"mask.png": "masks/1.png"})])
-    []
-    """
-    pairs = ((image, mask) for image, fields in images for mask in fields.values())
-    image, mask = next((pair for pair in pairs if _may_be_images(*pair)), ("", ""))
-    note = (
-        f"{mask!r} is taken as the mask of {image!r}, and so are others with such names: pass --from folder "
-        "(kind='folder') if they are separate images"
-    )
-    return [note] if mask else []
-
-
-def _may_be_images(image: str, mask: str) -> bool:
-    """Return whether only an ending, of a folder or of a name, states that one image is the mask of the other."""
-    folders = zip(image.split("/")[:-1], mask.split("/")[:-1], strict=False)
-    differing = next((pair for pair in folders if pair[0] != pair[1]), None)
-    if differing is not None:
-        return differing[1].lower().startswith(differing[0].lower()) and not is_split_name(differing[0])
-    ending = _ANY_ENDING.search(mask)
-    return ending is not None and ending[1] in _OTHER_ENDINGS
-
-
 def is_mask(name: str) -> bool:
     """Return whether a path is named like a mask.
 

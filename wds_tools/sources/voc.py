@@ -262,7 +262,7 @@ class Voc(Annotated):
 
     def _read(self, files: Files) -> dict[str, Described]:
         annotation = _xml_files(files)
-        images, parts = self.without_masks(files, annotation, "XML file")
+        images, parts = self.without_masks(files, annotation)
         annotated = [(file.path, annotation.get(file.path)) for file in images]
         everything = annotations_of(
             (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated
@@ -381,8 +381,8 @@ class Masks(Annotated):
         images = [*parts, *without]
         is_unlabelled = self.options.columns.get(LABEL) == ""
         classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
-        notes = [*pairing.check(files.where), *masks.notes_on_roles(pairing.pairs)]
-        notes += filter(None, [layouts.note_on_numbers({*classes.values()}, "folders")])
+        on_numbers = layouts.note_on_numbers({*classes.values()}, "folders")
+        notes = [*pairing.check(files.where), *filter(None, [on_numbers])]
         if without:
             splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
             notes.append(f"there are masks of {splits} only, and none of {others}")

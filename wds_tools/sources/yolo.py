@@ -413,7 +413,7 @@ class Yolo(Annotated):
         source = posixpath.basename(data_yaml)
         label_of = {path: files.by_path.get(label_path(path)) for path in files.images.paths}
         described = {path: label for path, label in label_of.items() if label is not None}
-        images, parts = self.without_masks(files, described, "label file")
+        images, parts = self.without_masks(files, described)
         paths = {file.path for file in images}
         splits = _splits(files, stated)
         plan = {}
