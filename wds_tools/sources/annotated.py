@@ -23,7 +23,7 @@ from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, remarks, scaled, unpacked
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, Record, Skip
-from wds_tools.sources.file_list import Files
+from wds_tools.sources.file_list import Files, in_other_letters
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import file_stem, split_folder
 from wds_tools.sources.tree import Layout
@@ -163,7 +163,11 @@ class Annotated(Layout):
         read = {file.path for split in splits for file in split.annotation_files}
         has_lists = any(layouts.is_image_set(file.path) for split in splits for file in split.used)
         lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
-        return read | lists | super().files_read(files)
+        folders = {posixpath.dirname(file.path) for split in splits for file in split.file_of.values()}
+        like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
+        of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)} - read
+        of_no_image -= in_other_letters(of_no_image, files.images.paths).keys()
+        return read | of_no_image | lists | super().files_read(files)
 
     def _collect(self, collector: Collector, files: Files, split: Described) -> None:
         self._state(collector, files, split)
