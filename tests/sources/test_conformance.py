@@ -263,7 +263,7 @@ def test_annotations_with_further_elements_in_a_later_file_are_kept(tmp_path: Pa
     ("first", "second", "name", "message"),
     [
         ("coco/datumaro_instances_box", "coco/sahi.json", "instances_val.json", "have different categories"),
-        ("yolo/supervision_boxes", "yolo/sahi/data.yml", "data.yml", "several files that can state the class names"),
+        ("yolo/supervision_boxes", "yolo/sahi/data.yml", "data.yml", "keep one if all label files have its numbers"),
     ],
 )
 def test_annotation_files_with_different_classes_are_refused(
