@@ -330,6 +330,29 @@ def test_a_shard_that_is_named_twice_is_an_error(theirs: Path) -> None:
         index_shards([f"{theirs}/*.tar", f"{theirs}/train-000001.tar"])
 
 
+def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_class_numbers(tmp_path: Path) -> None:
+    """They have the names of timm/imagenet-1k-wds."""
+    names = {
+        "imagenet1k-train-0000.tar": "cat",
+        "imagenet1k-train-0001.tar": "emu",
+        "imagenet1k-validation-00.tar": "emu",
+    }
+    for number, (name, label) in enumerate(names.items()):
+        with webdataset.TarWriter(str(tmp_path / name)) as writer:
+            writer.write({"__key__": str(number), "jpg": image(), "cls": label.encode()})
+    message = (
+        r"shards of several splits \(train, validation\): index each .* such as '.*/\*train\*.tar' with --manifest tra"
+    )
+    for patterns in ([f"{tmp_path}/*.tar"], [str(tmp_path / name) for name in names]):
+        with pytest.raises(OptionError, match=message):
+            index_shards(patterns)
+    assert index_shards(f"{tmp_path}/*train*.tar", manifest="train.json").classes == ("cat", "emu")
+    assert index_shards(f"{tmp_path}/*validation*.tar", manifest="validation.json").classes == ("cat", "emu")
+    index = from_bytes((tmp_path / "imagenet1k-validation-00.parquet").read_bytes(), name="index")
+    assert index.label.tolist() == [1]
+    assert index_shards(f"{tmp_path}/*{{train,validation}}*.tar").samples == 3
+
+
 def test_a_compressed_shard_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(b"x")
     with pytest.raises(OptionError, match=r"does not end in \.tar"):

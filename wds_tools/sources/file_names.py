@@ -339,7 +339,7 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
             f"{shown_path(root)} has {described!r}, which is named like annotations, next to archives of images: "
             "unpack all of them into one folder, and pack this folder"
         )
-    if len(splits) > 1 and not all(split.lower() in given.lower() for split in splits):
+    if len(splits) > 1 and not _are_named(splits, given):
         places = {split: _place(split, by_split[split], names) for split in splits}
         paths = {split: posixpath.join(root, place) for split, place in places.items() if place}
         are_all = len(paths) == len(splits) and sum(map(len, by_split.values())) == len(names) and not given
@@ -376,6 +376,16 @@ def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
         if start and sorted(matched) == sorted(members):
             return pattern
     return ""
+
+
+def _are_named(splits: Iterable[str], given: str) -> bool:
+    return all(split.lower() in given.lower() for split in splits)
+
+
+def mixed_splits(names: Sequence[str], given: str) -> list[str]:
+    """Return the splits of files if there are several, and the pattern that the user gave does not name all."""
+    by_split, _ = _by_split(names, given=given)
+    return sorted(by_split) if len(by_split) > 1 and not _are_named(by_split, given) else []
 
 
 def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]], bool]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import glob
+import io
 import mmap
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import IO
 
 from wds_tools.errors import NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
 from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.output_folder import BucketFolder, LocalFolder
 from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.sources.file_names import mixed_splits
 from wds_tools.storage import Store, join, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
@@ -199,3 +203,39 @@ def _check_remote_shard(location: str, remote_folder: Callable[[str], RemoteInde
         )
     if name not in remote_folder(url).names():
         raise NotADatasetError(f"shard {location} does not exist; check the URL and the range of the pattern")
+
+
+class Replaced:
+    """Contents of replaced index files, in a temporary file, until the manifest of the new ones is written."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = io.BytesIO()
+        self._sizes: list[tuple[str, int]] = []
+
+    def add(self, name: str, data: bytes) -> None:
+        """Keep the content of an index file that is about to be replaced."""
+        if not self._sizes:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._sizes.append((name, self._file.write(data)))
+
+    def restore(self, folder: IndexFolder) -> None:
+        """Write the index files as they were."""
+        self._file.seek(0)
+        for name, size in self._sizes:
+            folder.write(name, self._file.read(size))
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()
+
+
+def check_splits(folder: IndexFolder, shards: Sequence[str], given: str) -> None:
+    """Check that the shards of a folder are of one split, or that the pattern names all of them."""
+    if not (splits := mixed_splits(shards, given)):
+        return
+    first, names = splits[0], ", ".join(splits)
+    one, together = (join(folder.name, f"*{names}*.tar") for names in (first, "{" + ",".join(splits) + "}"))
+    raise OptionError(
+        f"{folder.name} has shards of several splits ({names}): index each with a manifest of its own, such as "
+        f"'{one}' with --manifest {first}.json (manifest='{first}.json'); the pattern '{together}' indexes them together"
+    )

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -57,8 +58,17 @@ from wds_tools.signatures import takes
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
+from wds_tools.storage.patterns import has_pattern
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.index_folder import NOT_WRITABLE, IndexFolder, LocalShards, RemoteShards, open_folders
+from wds_tools.upkeep.index_folder import (
+    NOT_WRITABLE,
+    IndexFolder,
+    LocalShards,
+    RemoteShards,
+    Replaced,
+    check_splits,
+    open_folders,
+)
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, columns_by_key, is_table, scan_shard
 from wds_tools.wording import counted
 
@@ -122,8 +132,8 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
     Raises:
         NotADatasetError: A pattern matches nothing, a shard does not exist, or a command that writes the folder was
             interrupted.
-        OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
-            invalid.
+        OptionError: Shards are in several folders, or of several splits that the patterns do not name; a shard is
+            given twice, a URL is not writable, or ``label`` is invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error names shard and byte.
             Or keys have dots, or a table next to a shard cannot be read; or numbers in ``cls`` and names in ``json``
             contradict each other.
@@ -173,36 +183,13 @@ class _Files(NamedTuple):
     listed_by: str | None = None
 
 
-class _Replaced:
-    """Contents of replaced index files, in a temporary file, until the manifest of the new ones is written."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] = io.BytesIO()
-        self._sizes: list[tuple[str, int]] = []
-
-    def add(self, name: str, data: bytes) -> None:
-        """Keep the content of an index file that is about to be replaced."""
-        if not self._sizes:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        self._sizes.append((name, self._file.write(data)))
-
-    def restore(self, folder: IndexFolder) -> None:
-        """Write the index files as they were."""
-        self._file.seek(0)
-        for name, size in self._sizes:
-            folder.write(name, self._file.read(size))
-
-    def close(self) -> None:
-        """Delete the temporary file."""
-        self._file.close()
-
-
 @dataclass(slots=True)
 class _Job:
     """The shards of one folder.
 
     Attributes:
         label: Where labels are, as given or as in the existing manifest; None for the default.
+        others: The manifests of other shards in the folder, such as those of another split.
         labels: The label of each sample of all shards as it is stored.
         texts: The different texts among them, each kept once.
         numbers: int64 [n] for each shard, the labels that its index has.
@@ -217,13 +204,14 @@ class _Job:
     manifest_name: str
     old: Manifest | None
     label: str | None
+    others: tuple[Manifest, ...]
     labels: list[Any] = field(default_factory=list)
     texts: dict[bytes | str, bytes | str] = field(default_factory=dict)
     numbers: list[NDArray[np.int64]] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
     entries: list[ShardEntry] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
-    replaced: _Replaced = field(default_factory=_Replaced)
+    replaced: Replaced = field(default_factory=Replaced)
 
     @property
     def source(self) -> LabelSource:
@@ -244,9 +232,15 @@ def _open(options: IndexOptions) -> list[_Job]:
     name, jobs = manifests.checked_name(options.manifest), []
     for folder, shards in open_folders(patterns, RemoteOptions.of(storage_options=options.storage_options)):
         old = _old_manifest(folder, name, shards)
+        if old is None:
+            check_splits(folder, shards, " ".join(filter(has_pattern, patterns)))
         recorded = old.label if old is not None else None
-        files = _with_other_manifests(folder, name, [_files_beside(folder, shard) for shard in shards])
-        jobs.append(_Job(folder, shards, files, name, old, options.label or recorded))
+        others = dict(manifests.manifests_among({*folder.names()} - {name}, lambda file: folder.read(file) or b""))
+        listed = {entry.index: join(folder.name, file) for file in others for entry in others[file].shards}
+        files = [
+            file._replace(listed_by=listed.get(file.index_file)) for file in map(partial(_files_beside, folder), shards)
+        ]
+        jobs.append(_Job(folder, shards, files, name, old, options.label or recorded, tuple(others.values())))
     return jobs
 
 
@@ -416,7 +410,8 @@ def _in_use(files: _Files, shard: str, difference: str) -> DestinationError:
 def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: LabelType | None) -> Numbered:
     """Return the labels of all samples of all folders as numbers.
 
-    Classes of existing manifests keep their numbers, and new names follow in sorted order.
+    Classes of existing manifests keep their numbers, and new names follow in sorted order. A manifest of other shards
+    in the folder counts if it has some of the names.
     """
     where = jobs[0].folder.name if len(jobs) == 1 else f"{jobs[0].folder.name} and other folders"
     labels = Labels(f"{where}, {jobs[0].source}", label_type=label_type)
@@ -424,8 +419,11 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
         labels.add(value)
     if classes is not None:
         return _one_each(labels.numbered(classes), jobs[0])
-    earlier = Classes(dict.fromkeys(name for job in jobs for name in job.known_classes))
     numbered = _one_each(labels.numbered(), jobs[0])
+    earlier = Classes(dict.fromkeys(name for job in jobs for name in job.known_classes))
+    if not earlier:
+        lists = (manifest.classes for job in jobs for manifest in job.others)
+        earlier = Classes(next((names for names in lists if {*names} & {*numbered.classes}), ()))
     return labels.numbered(own=earlier.united(numbered.classes)[0]) if earlier and numbered.classes else numbered
 
 
@@ -569,18 +567,6 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
             break
         table = name
     raise DestinationError(f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first")
-
-
-def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -> list[_Files]:
-    """Return the files with the other manifest of the folder, if any, that lists an index."""
-    listed = {
-        entry.index: join(folder.name, file)
-        for file, manifest in manifests.manifests_among(
-            {*folder.names()} - {name}, lambda file: folder.read(file) or b""
-        )
-        for entry in manifest.shards
-    }
-    return [file._replace(listed_by=listed.get(file.index_file)) for file in files]
 
 
 def _log_warnings(result: ScanResult) -> None:
