@@ -214,6 +214,12 @@ def test_pack_of_a_flat_folder_has_no_labels(call: Call, six_photos: Path, tmp_p
     assert ", no labels, into" in call("pack", six_photos / "cat", tmp_path / "out", "--workers", "1").out
 
 
+def test_pack_takes_one_column_for_a_role(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    for words in (("--label", "a", "--label", "b"), ("--column", "label=b", "--label", "a")):
+        result = call("pack", six_photos, tmp_path / "out", *words)
+        assert (result.code, re.search("'[ab]', '[ab]'.*name one of them", result.err) is not None) == (2, True)
+
+
 def test_pack_of_class_numbers_without_names_has_labels(call: Call, six_photos: Path, tmp_path: Path) -> None:
     rows = [f"{path},{number % 2}\n" for number, path in enumerate(sorted(six_photos.rglob("*.jpg")))]
     (tmp_path / "rows.csv").write_text("".join(["path,label\n", *rows]))
@@ -290,12 +296,12 @@ def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_sta
 
 
 def test_without_the_compiled_module_the_warning_depends_on_the_image_options(
-    call: Call, six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(native, "compiled", None)
     result = call("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
-    assert "Until then, JPEGs that need no resizing are kept unchanged" in result.err
+    assert "Until then, JPEGs that need no resizing are kept unchanged" in caplog.text
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
     assert images == {"min_width": 64, "max_width": 64, "min_height": 48, "max_height": 48}
 
@@ -449,10 +455,10 @@ def test_index_accepts_braces_and_a_name_for_the_manifest(call: Call, foreign: P
     assert "4 in 2 shards" in call("info", foreign.parent / "train.json").out
 
 
-def test_index_warns_of_ignored_members(call: Call, foreign: Path) -> None:
+def test_index_warns_of_ignored_members(foreign: Path) -> None:
     with tarfile.open(foreign, "a") as tar:
         tar.addfile(tarfile.TarInfo("README"))
-    result = call("index", foreign)
+    result = process("index", foreign)
     assert result.code == 0
     assert result.err == "warning: train-000000.tar: 1 members do not belong to samples and are ignored\n"
 

@@ -51,9 +51,21 @@ column_option = click.option(
     metavar="ROLE=NAME",
     help="Column to use as image or label, such as label=species; `label=` for none; by default detected. Repeatable.",
 )
+
+
+def _only(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> str | None:
+    if len(values) > 1:
+        raise OptionError(
+            f"{parameter.opts[0]} is given {len(values)} times, with {', '.join(map(repr, values))}: name one of them"
+        )
+    return next(iter(values), None)
+
+
 label_option = click.option(
     "--label",
     metavar="NAME",
+    multiple=True,
+    callback=_only,
     help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
     "`folder` for class folders.",
 )
@@ -244,10 +256,15 @@ def indexes_of(dataset: Path | str) -> Iterator[Index]:
 
 def parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
     """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
-    if label is not None and any(value.startswith("label=") for value in values):
-        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
-    values = (*values, *([f"label={label}"] if label is not None else []))
-    for value in values:
-        if "=" not in value:
+    columns: dict[str, str] = {}
+    for value in (*values, *([f"label={label}"] if label is not None else [])):
+        role, equals, name = value.partition("=")
+        if not equals:
             raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
-    return {role: name for role, _, name in (value.partition("=") for value in values)}
+        if role in columns:
+            raise OptionError(
+                f"--label or --column names two columns for {role} ({columns[role]!r}, {name!r}): name one of them; "
+                "other columns are kept as they are"
+            )
+        columns[role] = name
+    return columns

@@ -504,8 +504,8 @@ class Labels:
         """Raise an error that shows two of the values that are not labels."""
         shown = ", ".join(str(error) for error in errors[:2])
         raise LabelError(
-            f"{self._where}: {shown}; allowed are whole numbers and names: choose another label (--label, --column "
-            "label=...), or pass --label-type name (label_type='name') if the values are names of classes"
+            f"{self._where}: {shown}; allowed are whole numbers and names: choose another label (--label), pass "
+            "--column label= if they are numbers to predict, or --label-type name (label_type='name') for class names"
         ) from errors[0]
 
     def _refuse_both_kinds(self, labels: Sequence[Label]) -> None:

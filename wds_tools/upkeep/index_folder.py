@@ -237,5 +237,5 @@ def check_splits(folder: IndexFolder, shards: Sequence[str], given: str) -> None
     one, together = (join(folder.name, f"*{names}*.tar") for names in (first, "{" + ",".join(splits) + "}"))
     raise OptionError(
         f"{folder.name} has shards of several splits ({names}): index each with a manifest of its own, such as "
-        f"'{one}' with --manifest {first}.json (manifest='{first}.json'); the pattern '{together}' indexes them together"
+        f"'{one}' with --manifest {first}.json (manifest='{first}.json'); the pattern '{together}' indexes all of them"
     )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -235,7 +233,7 @@ def _open(options: IndexOptions) -> list[_Job]:
         if old is None:
             check_splits(folder, shards, " ".join(filter(has_pattern, patterns)))
         recorded = old.label if old is not None else None
-        others = dict(manifests.manifests_among({*folder.names()} - {name}, lambda file: folder.read(file) or b""))
+        others = dict(manifests.manifests_among({*folder.names()} - {name}, partial(_content, folder)))
         listed = {entry.index: join(folder.name, file) for file in others for entry in others[file].shards}
         files = [
             file._replace(listed_by=listed.get(file.index_file)) for file in map(partial(_files_beside, folder), shards)
@@ -567,6 +565,10 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
             break
         table = name
     raise DestinationError(f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first")
+
+
+def _content(folder: IndexFolder, name: str) -> bytes:
+    return folder.read(name) or b""
 
 
 def _log_warnings(result: ScanResult) -> None:
