@@ -179,6 +179,23 @@ def test_what_could_be_the_label_is_noted_in_all_formats(
     assert note == f"no label: {name} could be it; pass --label NAME if it is"
 
 
+def test_numbers_that_could_be_the_label_are_noted(tmp_path: Path, six: list[Photo]) -> None:
+    """Grades from 0 to 6 repeat only in many rows. Ages and scores are not classes."""
+    cases: dict[str, list[Any]] = {
+        "0, 1, 2": [n % 7 for n in range(21)],
+        "0.0, 1.0, 2.0": [float(n % 3) for n in range(6)],
+        "True, False": [n % 2 == 0 for n in range(6)],
+        "": [18 + n for n in range(21)],
+        "none": [n / 7 for n in range(21)],
+    }
+    for shown, values in cases.items():
+        rows = [{"image": six[n % 6].data, "grade": value} for n, value in enumerate(values)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+        for src, part in ((tmp_path / "a.parquet", "column"), (rows, "entry")):
+            note = f"no label: the {part} 'grade' ({shown}) could be it; pass --label NAME if it is"
+            assert open_source(src).scan().account.notes == ([note] if "," in shown else [])
+
+
 def test_fields_of_one_word_in_shards_are_noted_and_json_texts_are_names(tmp_path: Path, six: list[Photo]) -> None:
     fields: dict[str, Any] = {"id": [f"{n + 7}" for n in range(6)], "index": [f"{n % 3}\n" for n in range(6)]}
     fields |= {"txt": [f"an {name}" for name in ANIMALS]}  # captions

@@ -68,6 +68,7 @@ _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS, _BATCH_ROWS = 8, 1 << 16
+_CAN_REPEAT = {Kind.TEXT, Kind.WHOLE, Kind.DECIMAL}  # as class names and numbers do
 _READ_ERRORS = (pa.ArrowException, ValueError, IndexError, KeyError, TypeError)
 _LOAD_IT = "load it with datasets, and pass the object to wds_tools.pack, which reads the files"
 _OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
@@ -201,7 +202,7 @@ class ArrowSource(RecordSource):
         columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         collector.account.notes += seen.hints(
             roles,
-            lambda name: [*(self._values if Kind.TEXT in seen.kinds[name] else self._head)(files[:1], name)],
+            lambda name: [*(self._values if _CAN_REPEAT & seen.kinds[name].keys() else self._head)(files[:1], name)],
         )
         label = columns.types.get(roles.label or "")
         if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:

@@ -319,11 +319,11 @@ class RecordSource(NamedValues):
 
 
 def _short_values(values: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return the texts, whole numbers and objects of a record, which could be labels or have them."""
+    """Return the texts, numbers and objects of a record, which could be labels or have them."""
     stated = {} if isinstance(values, str) else {name: resolved(value, is_list=False) for name, value in values.items()}
     texts = {name: text_of(value) for name, value in stated.items() if kind_of(value) == Kind.TEXT}
-    others = (name for name, value in stated.items() if type(value) is int or kind_of(value) == Kind.MAPPING)
-    return texts | {name: stated[name] for name in others}
+    others = {name: value for name, value in stated.items() if isinstance(value, (int, float, Mapping))}
+    return texts | others
 
 
 def _add(fields: dict[str, bytes], name: str, value: Any, *, copy: bool) -> None:
