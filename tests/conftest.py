@@ -38,7 +38,7 @@ from wds_tools.inspection import machine
 pytest_plugins = ["client_requests", "cpu_seconds", "photo_fixtures", "torture_cases"]
 
 # Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
-for profile, examples in {"default": 10, "torture": 500, "night": 10_000}.items():
+for profile, examples in {"default": 6, "torture": 500, "night": 10_000}.items():
     settings.register_profile(profile, deadline=None, max_examples=examples)
 settings.load_profile("default")
 

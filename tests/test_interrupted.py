@@ -371,7 +371,7 @@ def interrupt_and_rerun(case: Case, call: str, number: int, dst: Path) -> bool:
         ("copy", "rename", 2),
     ],
 )
-@pytest.mark.torture_except("reshard-rename-5", "unpack-link-2", "index-rename-2")
+@pytest.mark.torture_except("unpack-link-2", "index-rename-2")
 def test_a_rerun_after_ctrl_c_completes_the_work(name, call, number, more_cases, tmp_path):
     assert interrupt_and_rerun(more_cases[name], call, number, tmp_path / "dst")
 

@@ -50,7 +50,7 @@ def make(few, no_leftovers, quick_collections):
     made = []
 
     def make(dataset=few, **options):
-        made.append(wt.make_loader(dataset, **{"batch_size": 3, "num_workers": 1, **options}))
+        made.append(wt.make_loader(dataset, **{"batch_size": 3, "num_workers": 0, **options}))
         return made[-1]
 
     yield make
@@ -61,7 +61,7 @@ def make(few, no_leftovers, quick_collections):
 
 
 def test_a_batch_is_uint8_images_and_int64_labels(make):
-    loader = make(view=VIEW, shuffle=True)
+    loader = make(view=VIEW, shuffle=True, num_workers=1)
     for images, labels in loader:
         assert images.shape == (3, 3, 32, 32)
         assert images.dtype == torch.uint8
@@ -98,8 +98,8 @@ def test_pixels_do_not_depend_on_the_number_of_workers_or_the_start_method(make)
     expected = pixels(num_workers=0)
     for options in (
         {"num_workers": 1},
-        {"num_workers": 3, "prefetch_factor": 1},
-        {"multiprocessing_context": "forkserver"},
+        {"num_workers": 2, "prefetch_factor": 1},
+        {"num_workers": 1, "multiprocessing_context": "forkserver"},
     ):
         assert all(torch.equal(a, b) for a, b in zip(pixels(**options), expected, strict=True))
 
@@ -116,7 +116,7 @@ def test_each_iteration_is_the_next_epoch_with_another_order_and_other_crops(mak
 
 def test_an_iterator_that_is_never_advanced_does_not_count_as_an_epoch(make):
     """Lightning creates such an iterator when it resumes at the end of an epoch."""
-    loader, plain = make(fields=KEYS, shuffle=True), make(fields=KEYS, shuffle=True)
+    loader, plain = make(fields=KEYS, shuffle=True, num_workers=1), make(fields=KEYS, shuffle=True)
     iter(loader)
     assert keys_of(loader) == keys_of(plain)
     unused = iter(loader)
@@ -178,7 +178,7 @@ def test_valid_is_true_once_for_each_sample(make):
 def test_resume_continues_at_the_next_sample_with_another_number_of_workers_and_batch_size(make, stop):
     loader = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     batches = [(batch.key, batch.image.clone()) for batch in loader]
-    source = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
+    source = make(fields=("__key__", "image"), view=VIEW, shuffle=True, num_workers=1)
     seen = iter(source)
     for _ in range(stop):
         next(seen)
@@ -224,7 +224,8 @@ def test_set_epoch_after_a_resume_keeps_the_position_in_that_epoch(make):
 
 
 def test_leaving_a_loop_early_does_not_affect_the_next_epoch(make):
-    loader, steady = (make(fields=("__key__", "image"), view=VIEW, shuffle=True) for _ in range(2))
+    options = {"fields": ("__key__", "image"), "view": VIEW, "shuffle": True}
+    loader, steady = make(**options, num_workers=1), make(**options)
     for epoch in range(3):
         for number, _ in enumerate(loader):
             if number == epoch:
@@ -244,7 +245,7 @@ def test_a_state_of_another_seed_or_dataset_is_refused(make, photos, tmp_path):
 
 
 def test_batches_that_the_user_keeps_do_not_change(make):
-    loader = make(view=VIEW, shuffle=True)
+    loader = make(view=VIEW, shuffle=True, num_workers=1)
     kept = [images for images, _ in loader]  # more than there are slots
     loader.set_epoch(0)
     for images, (again, _) in zip(kept, loader, strict=True):
@@ -252,7 +253,7 @@ def test_batches_that_the_user_keeps_do_not_change(make):
 
 
 def test_a_batch_may_be_changed_in_place(make):
-    loader = make(view=VIEW, shuffle=True)
+    loader = make(view=VIEW, shuffle=True, num_workers=1)
     for images, _ in loader:
         images.zero_()
     loader.set_epoch(0)
@@ -304,7 +305,7 @@ def test_random_transforms_depend_only_on_the_position_in_the_epoch(make):
     inline = images(0)
     assert torch.equal(torch.get_rng_state(), before[0])  # the user's generators are restored
     assert random.getstate() == before[1]
-    assert torch.equal(inline, images(3))
+    assert torch.equal(inline, images(2))
     offsets = inline.amin(dim=(1, 2, 3)) % 1
     assert len(offsets.unique()) > 30
 
@@ -352,7 +353,7 @@ def test_an_exception_in_a_transform_keeps_its_type_and_names_the_sample(make):
         raise KeyError("my own")
 
     with pytest.raises(KeyError, match="my own") as caught:
-        next(iter(make(view=VIEW, transform=fail)))
+        next(iter(make(view=VIEW, transform=fail, num_workers=1)))
     assert "shard-000000.tar" in str(caught.value.__notes__)
 
 
@@ -486,7 +487,7 @@ def test_the_error_for_an_undecodable_image_has_its_key(make, tmp_path, photos):
 
 
 def test_a_killed_worker_is_reported_and_the_loader_can_resume(make):
-    loader = make(view=VIEW, fields=("__key__", "image"), shuffle=True, batch_size=2)
+    loader = make(view=VIEW, fields=("__key__", "image"), shuffle=True, batch_size=2, num_workers=1)
     with make(fields=KEYS, shuffle=True, batch_size=2) as other:
         expected = keys_of(other)
     batches = iter(loader)
@@ -583,7 +584,7 @@ def test_auto_reports_a_killed_worker_even_if_it_is_not_active_yet(make, four_wo
 
 
 def test_an_iterator_ends_when_a_newer_one_is_started(make):
-    loader = make(fields=KEYS)
+    loader = make(fields=KEYS, num_workers=1)
     old = iter(loader)
     next(old)
     new = iter(loader)
@@ -594,7 +595,7 @@ def test_an_iterator_ends_when_a_newer_one_is_started(make):
 
 
 def test_memory_and_file_descriptors_do_not_grow_over_epochs(make):
-    loader = make(view=VIEW, shuffle=True)
+    loader = make(view=VIEW, shuffle=True, num_workers=1)
 
     def resources():
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -603,11 +604,11 @@ def test_memory_and_file_descriptors_do_not_grow_over_epochs(make):
     for _ in range(3):
         list(loader)
     memory, descriptors = resources()
-    for _ in range(20):
+    for _ in range(10):
         list(loader)
     memory_now, descriptors_now = resources()
     assert descriptors_now == descriptors
-    assert memory_now - memory < 20e6
+    assert memory_now - memory < 10e6
 
 
 def test_a_dataset_can_be_read_from_a_url_and_a_pattern(make, few, tmp_path):
@@ -619,7 +620,9 @@ def test_a_dataset_can_be_read_from_a_url_and_a_pattern(make, few, tmp_path):
     try:
         last = len(list(few.glob("*.tar"))) - 1
         for spec in ("memory://loader", f"memory://loader/shard-{{000000..{last:06}}}.tar"):
-            got = list(make(spec, view=VIEW, shuffle=True, cache_dir=tmp_path / "blocks", cache_bytes="10MB"))
+            got = list(
+                make(spec, view=VIEW, shuffle=True, num_workers=1, cache_dir=tmp_path / "blocks", cache_bytes="10MB")
+            )
             assert all(torch.equal(a.image, b) for a, b in zip(got, expected, strict=True))
     finally:
         memory.rm("/loader", recursive=True)
@@ -638,7 +641,7 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_prints_nothing(few, num_wo
 
 
 def test_repr_shows_the_dataset_and_the_options(make, few):
-    text = repr(make(view=wt.CenterCrop(24)))
+    text = repr(make(view=wt.CenterCrop(24), num_workers=1))
     assert text == (
         f"Loader({str(few)!r}, samples=40, batch_size=3, steps=13, num_workers=1, device='cpu', "
         "view=CenterCrop(size=24, resize=None))"

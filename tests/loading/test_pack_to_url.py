@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+from itertools import islice
 
 import preloaded
 import pytest
@@ -133,16 +134,29 @@ for step, batch in enumerate(loader, 1):
 """
 
 
-def test_a_training_that_was_killed_continues_on_another_machine(source, packed, first_epoch, s3, tmp_path):
-    program, file = tmp_path / "train.py", tmp_path / "state.json"
+def killed(source, folder):
+    """Run the program; return the state and the keys that it has saved before it was killed."""
+    program, file = folder / "train.py", folder / "state.json"
     program.write_text(PROGRAM)
+    training = preloaded.Process([str(program), str(source), URL, str(file)])
+    assert training.wait() == -signal.SIGKILL, training.stderr
+    return json.loads(file.read_text())
+
+
+def left(source, _folder):
+    """Take three steps; return the state and the keys."""
+    with make(source) as loader:
+        keys = [key for batch in islice(loader, 3) for key in batch.key]
+        return {"state": loader.state_dict(), "keys": keys}
+
+
+@pytest.mark.parametrize("first_part", [left, pytest.param(killed, marks=pytest.mark.torture)])
+def test_a_training_continues_on_another_machine(source, packed, first_epoch, s3, tmp_path, first_part):
     with OtherMachine(source, tmp_path / "out", s3) as machine:
         machine.pack(0, 1)
-        training = preloaded.Process([str(program), str(source), URL, str(file)])
-        assert training.wait() == -signal.SIGKILL, training.stderr
-        saved = json.loads(file.read_text())
+        saved = first_part(source, tmp_path)
         assert len(saved["keys"]) == 12
-        with make(source, num_workers=1, cache_dir=tmp_path / "new") as loader:
+        with make(source, cache_dir=tmp_path / "new") as loader:
             loader.load_state_dict(saved["state"])
             iterator, received = iter(loader), saved["keys"]
             thread = threading.Thread(target=lambda: received.extend(key for batch in iterator for key in batch.key))

@@ -70,7 +70,7 @@ def test_a_loader_has_epochs_of_this_length_and_continues_its_datasets(packed, f
         mixture = wt.Mixture([packed, few], weights=[2, 1], epoch_length=length)
         return wt.make_loader(mixture, batch_size=10, shuffle=True, fields="__key__", **options)
 
-    with make(num_workers=2) as loader:
+    with make(num_workers=1) as loader:
         assert (len(loader), loader.samples) == (6, 60)
         epochs = [[key for batch in loader for key in batch] for _ in range(4)]
         assert loader.epoch_proof().ok

@@ -49,7 +49,7 @@ def test_permutations_of_two_keys_differ():
     assert (permute(1, 1000, np.arange(1000)) != permute(2, 1000, np.arange(1000))).mean() > 0.9
 
 
-@pytest.mark.parametrize("keys", [800, pytest.param(20_000, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("keys", [300, pytest.param(20_000, marks=pytest.mark.torture)])
 def test_permute_maps_each_value_to_every_result_about_equally_often(keys):
     counts = np.zeros((8, 8))
     for key in range(keys):

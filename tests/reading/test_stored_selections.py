@@ -1,6 +1,7 @@
 """Selections of large datasets: computed once per machine, stored in the cache, and mapped by all processes."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,14 @@ def write_indexes(folder: Path, *, seed: int) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write_indexes(tmp_path_factory.mktemp("written") / "large", seed=0)
+
+
 @pytest.fixture
-def large(tmp_path):
-    return write_indexes(tmp_path / "large", seed=0)
+def large(written, tmp_path):
+    return Path(shutil.copytree(written, tmp_path / "large"))
 
 
 def remove_indexes(folder):
