@@ -17,9 +17,9 @@ import zarr
 from array_cases import CLASSES, N, Packed, encoded, grey, labels, packed, parts, refusal, rgb, ways_of
 
 import wds_tools as wt
-from wds_tools.errors import LabelError
+from wds_tools.errors import LabelError, SourceError
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.detect import open_source
+from wds_tools.sources.detect import open_source, open_splits
 
 Write = Callable[[Path, Mapping[str, Any]], Path]
 
@@ -225,6 +225,9 @@ def test_splits_in_one_file_are_packed_one_at_a_time_with_their_own_labels(tmp_p
     arrays = {"x_train": rgb(), "y_train": labels(), "x_test": rgb(1), "y_test": labels()[::-1].copy()}
     path = write(tmp_path, arrays)
     assert "pack one split at a time" in refusal(path)
+    if path.is_file():
+        with pytest.raises(SourceError, match="one at a time, as with --column image=x_train and then image=x_test"):
+            open_splits(path)
     packed(path, tmp_path, image="x_test").check(rgb(1), labels()[::-1])
     assert role(path, "y_train", image="x_test").reason == "belongs to another split than 'x_test'"
     assert role(path, "x_train", image="x_test").reason == "belongs to another split than 'x_test'"

@@ -551,6 +551,17 @@ def test_images_of_hugging_face_that_are_not_decoded_and_nested_class_names(tmp_
     assert {place: one.names for place, one in report.manifest.field_classes.items()} == {
         "json:objects.category": ("wheel", "door")
     }
+    data = data.remove_columns("label")
+    data.to_parquet(str(tmp_path / "t.parquet"))
+    src = {"object": data, "parquet": tmp_path / "t.parquet", "stream": data.to_iterable_dataset()}[form]
+    given = ["door", "handle", "wheel"]
+    report = wds_tools.pack(src, tmp_path / "given", progress=False, classes=given)
+    assert report.manifest.field_classes["json:objects.category"].names == tuple(given)
+    assert report.account.notes == []
+    facts = [json.loads(sample["json"]) for sample in stored(tmp_path / "given")]
+    assert [fact["objects"]["category"] for fact in facts] == [[2, 0]] * COUNT
+    with pytest.raises(LabelError, match="has classes of objects or masks, and no labels"):
+        wds_tools.pack(src, tmp_path / "others", progress=False, classes=["door", "handle"])
 
 
 @pytest.mark.frameworks

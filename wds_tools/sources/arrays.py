@@ -95,6 +95,10 @@ class ArraySource(RecordSource):
     kind = "arrays"
     unit = "row"
     part = "array"
+    no_splits = (
+        "arrays of splits are packed one at a time, as with --column image=x_train and then image=x_test, and the same "
+        "--classes; or give shares, such as train=0.9,val=0.1"
+    )
     joining = "pass both as arrays in Python, as wds_tools.pack((images, labels), DST)"
 
     def open(self) -> Contents:

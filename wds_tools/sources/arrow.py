@@ -50,6 +50,7 @@ from wds_tools.sources.arrow_types import (
     is_image,
     is_list_of_integers,
     lengths,
+    named_lists,
     renumbered,
     what_in,
 )
@@ -188,7 +189,9 @@ class ArrowSource(RecordSource):
         self._check_partitions(files, names)
         schemas = [self._schema(file) for file in files]
         columns = Columns.of(schemas, [names[file] for file in files])
-        self.class_lists = columns.classes
+        collector.account.notes += columns.notes()
+        named, _ = named_lists(columns.classes, self.options.classes)
+        self.class_lists = columns.classes = {place: Classes(names) for place, names in named.items()}
         self.changes = {file: columns.changes(position) for position, file in enumerate(files)}
         seen = Names(self)
         for name in columns.types:
@@ -217,7 +220,6 @@ class ArrowSource(RecordSource):
         self.packed = frozenset([roles.image, *roles.shape, *roles.fields, *seen.facts(roles)])
         self._add_entries(collector, files, names, seen.values_of(roles))
         collector.account.given = sum(map(self.rows, files))
-        collector.account.notes += columns.notes()
         self.account_names(seen, collector, roles)
         pathless = {name for name in self.image_columns if not any(map(_path_in, self._head(files, name)))}
         pathless = {roles.image, *pathless}

@@ -185,6 +185,16 @@ def _of_feature(feature: Any, name: str) -> Any:
     return getattr(feature, name, None)
 
 
+def named_lists(
+    lists: Mapping[str, tuple[str, ...]], given: Sequence[str] | None
+) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[int, int]]]:
+    """Return lists with the names that the user gives for the classes of objects, and the numbers that change."""
+    names = tuple(given or ())
+    inner = {place for place, classes in lists.items() if "." in place and names and {*classes} <= {*names}}
+    changes = {place: {number: names.index(name) for number, name in enumerate(lists[place])} for place in inner}
+    return {**lists, **dict.fromkeys(inner, names)}, changes
+
+
 def column_of(place: str, names: Iterable[str]) -> str | None:
     """Return the column that has a place such as ``objects.category``."""
     return next((name for name in names if place == name or place.startswith(f"{name}.")), None)

@@ -30,7 +30,7 @@ from PIL import Image
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import parse, quoted
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.arrow_types import class_lists_of
+from wds_tools.sources.arrow_types import class_lists_of, named_lists, renumbered
 from wds_tools.sources.base import (
     WINDOW_BYTES,
     Collector,
@@ -82,7 +82,8 @@ class ObjectSource(RecordSource):
         self._lists = _class_lists(items, CLASS_LISTS)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
-        self.class_lists = class_lists_of(self._features)
+        given = self.options.classes if self._rows is not None else None
+        self.class_lists, self._changes = named_lists(class_lists_of(self._features), given)
 
     def collect(self, collector: Collector) -> None:
         if not len(self._items):
@@ -157,7 +158,7 @@ class ObjectSource(RecordSource):
     def _values(self, index: int) -> dict[str, Any]:
         """Return the entries of an item; of a tuple, these are the image and the label."""
         if self._rows is not None:
-            row = stored_values(self._rows[index].to_pylist()[0])
+            row = stored_values(renumbered(self._rows[index].to_pylist()[0], self._changes))
             return {name: self._value(name, value) for name, value in row.items()}
         item = self._item(index)
         if isinstance(item, Mapping):
@@ -362,7 +363,7 @@ class StreamSource(RecordSource):
             )
         self._stream = stream.decode(False)  # bytes of images, as they are stored
         self.name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
-        self.class_lists = class_lists_of(stream.features)
+        self.class_lists, self._changes = named_lists(class_lists_of(stream.features), self.options.classes)
         self._starts: list[tuple[int, Any]] = []  # of each group: first row, and state there; None at the start
         self._rows: Iterator[_Row] | None = None
         self._next = -1  # the group that `_rows` continues with
@@ -378,7 +379,7 @@ class StreamSource(RecordSource):
         filled, state = 0, None
         self._starts = [(0, None)]
         for row, cells in enumerate(self._all()):
-            values = stored_values(cells)
+            values = self._stored(cells)
             size = _bytes_in([values])
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
@@ -394,6 +395,9 @@ class StreamSource(RecordSource):
         if row - start >= len(rows) or digest_of(rows[row - start]) != digest:
             raise self._differs(row)
         return rows[row - start]
+
+    def _stored(self, cells: _Row) -> dict[str, Any]:
+        return stored_values(renumbered(cells, self._changes))
 
     def _all(self) -> Iterator[_Row]:
         try:
@@ -428,7 +432,7 @@ class StreamSource(RecordSource):
         start = self._starts[group][0]
         count = self._starts[group + 1][0] - start if group + 1 < len(self._starts) else None
         self._next = group + 1
-        return [stored_values(values) for values in islice(self._rows, count)]
+        return [self._stored(cells) for cells in islice(self._rows, count)]
 
     def _from(self, group: int) -> Iterator[_Row]:
         """Return the rows of the stream from the start of a group."""
@@ -446,7 +450,7 @@ class StreamSource(RecordSource):
         rows = self._from(last.group)
         for _ in range(row - start):
             next(rows, None)
-        if digest_of(stored_values(next(rows, {}))) != digest:
+        if digest_of(self._stored(next(rows, {}))) != digest:
             raise self._differs(row)
 
     def _differs(self, row: int) -> OptionError:
