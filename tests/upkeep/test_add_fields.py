@@ -189,6 +189,30 @@ def test_a_folder_of_masks_is_added_under_another_name(dataset: Path, tmp_path: 
     assert all(row[0].ndim == 3 for row in read(dataset, "mask.png").values())
 
 
+def test_masks_that_do_not_have_the_size_of_their_stored_image_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        for folder, size in ("images", (32, 24)), ("drawn", (32, 24) if number else (16, 12)), ("made", (16, 12)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.new("L", size, number).save(tmp_path / folder / f"{number}.png")
+    wt.pack(tmp_path / "images", tmp_path / "dst", images="raw", resize=12, workers=1)
+    others = [{"__key__": key(n), "depth.npy": np.zeros((6, 8)), "vector.npy": np.zeros((6, 8))} for n in range(2)]
+    wt.add_fields(tmp_path / "dst", others, name="others", workers=1)
+    assert "2 of 2 fields depth.npy do not have the size of the stored image (8x6 for 16x12 in " in caplog.text
+    assert "vector.npy" not in caplog.text
+    for folder in "drawn", "made":
+        fields = {f"{folder}_mask.png": "png"}
+        wt.add_fields(tmp_path / "dst", tmp_path / folder, fields=fields, match="path", workers=1)
+    [warning] = [line for line in caplog.messages if "mask.png" in line]
+    assert "4 of 5 fields drawn_mask.png do not have the size of the stored image (32x24 for 16x12 in " in warning
+    fields = {"image": "image", "mask": wt.Mask("made_mask.png", like="image")}
+    with wt.make_loader(tmp_path / "dst", batch_size=5, fields=fields, view=None, num_workers=0) as loader:
+        [batch] = loader
+    assert {mask.shape for mask in batch.mask} == {(12, 16)}
+    assert sorted(int(mask[0, 0]) for mask in batch.mask) == [*range(5)]
+
+
 def test_tar_shards_with_the_same_keys_are_added(dataset: Path, tmp_path: Path) -> None:
     with webdataset.ShardWriter(str(tmp_path / "texts-%02d.tar"), maxcount=9, verbose=0) as writer:
         for number in reversed(range(COUNT)):
@@ -503,9 +527,16 @@ def test_unpack_info_append_index_and_merge_know_added_fields(
     assert wt.describe(dataset).fields["txt"].samples == COUNT
     wt.merge([dataset], tmp_path / "merged")
     assert "the fields that were added later are not merged: clip.npy, txt" in caplog.text
-    wt.append(six_photos, dataset, workers=1)
+    assert wt.append(six_photos, dataset, workers=1, repeated="append").packed == 6
     assert manifest_of(dataset).additions[0].folder == "captions"
     assert read(dataset, "txt", subset=list(range(COUNT))) == expected("txt")
+    assert "6 of 6 new samples have no txt, which all earlier samples have: to add it to all" in caplog.text
+    files = contents(dataset)
+    photo = shutil.copy(six_photos / "cat" / "000.jpg", six_photos / "cat" / "new.jpg")
+    Path(photo).with_suffix(".txt").write_text("a caption")
+    with pytest.raises(OptionError, match=r"new samples have a field 'txt', which add-fields added .* `wds-tools resh"):
+        wt.append(six_photos, dataset, workers=1, repeated="append")
+    assert contents(dataset) == files
     wt.index_shards(f"{dataset}/shard-*.tar")
     assert manifest_of(dataset).additions[0].folder == "captions"
 

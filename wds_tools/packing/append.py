@@ -152,13 +152,17 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
 def _notes_on_missing(before: Manifest, now: Manifest) -> list[str]:
     """Return a note for each field that all samples had before, and some new samples do not have, such as a mask."""
     new = now.samples - before.samples
-    of_all = [name for name, count in before.fields.items() if count == before.samples]
-    without = {name: new + before.fields[name] - now.fields[name] for name in of_all if name not in IMAGE_FIELDS}
-    return [
-        f"{count:,} of {new:,} new samples have no {name}, which all earlier samples have"
-        for name, count in without.items()
-        if count
-    ]
+    folders = {name: addition.folder for addition in before.additions for name in addition.fields}
+    notes = []
+    for name, count in before.all_fields.items():
+        without = new + before.fields.get(name, 0) - now.fields.get(name, 0)
+        if name not in IMAGE_FIELDS and count == before.samples and without:
+            remedy = f": to add it to all, first remove it with `wds-tools add-fields --remove {folders.get(name)}`"
+            notes.append(
+                f"{without:,} of {new:,} new samples have no {name}, which all earlier samples have"
+                f"{remedy if name in folders else ''}"
+            )
+    return notes
 
 
 def _local_folder(dst: str | Path) -> Path:

@@ -175,12 +175,17 @@ def other_size_remarks(record: Record) -> tuple[str, ...]:
     """Return a remark if a mask does not have the size of its image, so that it is not resized with it."""
     size = _size_of(record.image)
     for name, data in record.fields.items():
-        if _is_mask(name):
-            with suppress(DecodeError):
-                info = image_header.probe(data)
-                if (info.height, info.width) != size:
-                    return (f"a mask {name!r} of another size than the image, which is not resized",)
+        if _is_mask(name) and other_size(data, size):
+            return (f"a mask {name!r} of another size than the image, which is not resized",)
     return ()
+
+
+def other_size(mask: bytes, size: Size) -> Size | None:
+    """Return the size of a mask, or of an array, if it is not the size of its image; None too if it is damaged."""
+    with suppress(DecodeError):
+        info = image_header.probe_array(mask)
+        return (info.height, info.width) if (info.height, info.width) != size else None
+    return None
 
 
 def _size_of(image: bytes | NDArray[np.uint8]) -> Size:

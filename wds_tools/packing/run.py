@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, LabelError, SourceError, StoreError, WdsToolsError
+from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError, StoreError, WdsToolsError
 from wds_tools.format.account import Account
 from wds_tools.format.label import quoted
 from wds_tools.format.manifest import Manifest, united_accounts
@@ -97,6 +97,9 @@ class PackJob:
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
                 self.destination.roll_back(self.packed)
                 raise bad_files_error(skipped, strict=strict)
+            if onto is not None and (error := _added_before(onto, manifest)):
+                self.destination.roll_back(self.packed)
+                raise error
             if self.options.task is not None:
                 self.destination.finish_task()
                 return manifest, tuple(skipped)
@@ -340,6 +343,18 @@ def _warn_of_sixteen_bits(images: int) -> None:
             "wds_tools.Image(mode='unchanged'), but not the default, which is an RGB image of 8 bits",
             counted(images, "image"),
         )
+
+
+def _added_before(onto: Manifest, new: Manifest) -> OptionError | None:
+    """Return an error if new samples have a field that was added to the dataset later, in separate shards."""
+    for addition in onto.additions:
+        if both := addition.fields.keys() & new.fields.keys():
+            return OptionError(
+                f"new samples have a field {min(both)!r}, which add-fields added to the dataset; nothing is appended: "
+                "write the dataset again with `wds-tools reshard`, and append to the result, or remove the added "
+                f"field (wds-tools add-fields --remove {addition.folder})"
+            )
+    return None
 
 
 def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -34,11 +35,12 @@ from wds_tools.format.label import NO_NUMBER, Labels
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
-from wds_tools.format.sample import IMAGE_FIELDS, Sample, split_name
+from wds_tools.format.sample import IMAGE_FIELDS, Sample, is_mask_name, split_name
 from wds_tools.format.totals import Totals
 from wds_tools.packing.destination import ADDED_FIELDS
 from wds_tools.packing.encode import encode_field
 from wds_tools.packing.engines import EngineName, check_engine, engine_for, in_order
+from wds_tools.packing.geometry import other_size
 from wds_tools.packing.ray_engine import Advance, ShardFunction
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
@@ -416,7 +418,7 @@ class _Run:
         Raises:
             SourceError: A key occurs twice in the source; with ``strict``, a sample gets no field.
         """
-        entries, totals = [], Totals()
+        entries, totals, other_sizes, examples = [], Totals(), Counter[str](), dict[str, str]()
         common = _Writing(self.shards, self.match, self.work.folder, self.spool.folder, self.classes, self._form)
         parts = (
             (shard, (shard, location.entry.first.name, self.spool.take(shard)))
@@ -426,10 +428,12 @@ class _Run:
             written = self._call(
                 _write_shard, common, parts, self.spool.bytes, lambda samples, _bytes: bar.update(samples)
             )
-            for entry, part in written:
+            for entry, part, shard_sizes, shard_examples in written:
                 if entry is not None:
                     entries.append(entry)
                     totals.add(part)
+                other_sizes.update(shard_sizes)
+                examples = shard_examples | examples
         source = {"kind": ADDED_FIELDS, "match": self.match}
         manifest = Manifest(tuple(entries), dict(totals.fields), source=source)
         if self.strict and manifest.samples < self.shards.manifest.samples:
@@ -439,6 +443,12 @@ class _Run:
             )
         if not manifest.samples:
             raise SourceError("the source has no value for any sample")
+        for name, count in other_sizes.items():
+            _log.warning(
+                f"{self.work.folder.parent}: {count:,} of {totals.fields[name]:,} fields {name} do not have the size "
+                f"of the stored image ({examples[name]}), so a loader cannot crop them with like=: resize them to the "
+                "size of the stored images, by nearest neighbour"
+            )
         commit_bytes(self.work.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
         return manifest
 
@@ -498,8 +508,13 @@ class _Writing:
 
 def _write_shard(
     writing: _Writing, part: tuple[int, str, list[KeyedFields]], advance: Advance
-) -> tuple[ShardEntry | None, Totals]:
-    """Write a shard of new fields where an engine calls this function."""
+) -> tuple[ShardEntry | None, Totals, Counter[str], dict[str, str]]:
+    """Write a shard of new fields where an engine calls this function.
+
+    Returns:
+        The entry and totals of the shard; for each field, the number of masks that do not have the size of the stored
+        image, and an example of one.
+    """
     index, name, kept = part
     fields_by_key: dict[str, dict[str, bytes]] = {}
     for key, fields in itertools.chain(spooled_records(writing.spool, index), kept):
@@ -507,16 +522,23 @@ def _write_shard(
         if twice := old.keys() & fields.keys():
             raise SourceError(f"key {key!r} occurs twice in the source, with field {min(twice)!r}")
         old.update(fields)
-    keys = writing.shards.index(index, keep=False).keys
+    stored = writing.shards.index(index, keep=False)
+    other_sizes, examples = Counter[str](), dict[str, str]()
     with ShardFile(writing.folder / name) as shard:
-        for key, name_in_source in zip(keys, _names_of(writing.shards, index, writing.match), strict=True):
+        for row, name_in_source in enumerate(_names_of(writing.shards, index, writing.match)):
+            key, size = stored.keys[row], (int(stored.height[row]), int(stored.width[row]))
             fields = fields_by_key.get(name_in_source, {})
             if LABELS in fields:
                 fields[LABELS] = writing.class_numbers(fields[LABELS])
             if fields:
                 shard.write(Sample(key, dict(sorted(fields.items()))))
-    advance(len(keys), 0)
-    return (None, Totals()) if shard.index is None else (shard.entry, Totals.of(shard.index))
+            for field_name in filter(is_mask_name, fields if all(size) else ()):
+                if found := other_size(fields[field_name], size):
+                    other_sizes[field_name] += 1
+                    examples.setdefault(field_name, f"{found[1]}x{found[0]} for {size[1]}x{size[0]} in sample {key!r}")
+    advance(len(stored), 0)
+    entry, totals = (None, Totals()) if shard.index is None else (shard.entry, Totals.of(shard.index))
+    return entry, totals, other_sizes, examples
 
 
 def _json_list(key: str, data: bytes) -> Any:
