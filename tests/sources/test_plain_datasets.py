@@ -234,13 +234,31 @@ DATASETS["DTD"] = Dataset(
     {
         "labels/train1.txt": lines(path[7:] for path in list(textures)[::2]),
         "labels/test1.txt": lines(path[7:] for path in list(textures)[1::2]),
-        "labels/labels_joint_anno.txt": lines(f"{path[7:]} {c} " for path, c in textures.items()),
+        "labels/labels_joint_anno.txt": lines(
+            f"{path[7:]} {c} {'dotted ' * (n % 2)}" for n, (path, c) in enumerate(textures.items())
+        ),
         "imdb/imdb.mat": V5,
     },
     notes=(
         "labels_joint_anno.txt' has a value for each image",
         r"test1.txt' \(and 1 other file\) is named like a list",
     ),
+)
+waste = each("Garbage classification/Garbage classification/{c}/{c}{n}.jpg", "cardboard", "glass", "trash")
+by_number = [f"{Path(path).name} {'cgt'.index(c[0])}" for path, c in waste.items()]
+DATASETS["Garbage Classification of Kaggle"] = Dataset(  # lists with the classes of the folders
+    waste,
+    {"zero-indexed-files.txt": lines(by_number), "one-indexed-files-notrash_train.txt": lines(by_number[:3])},
+    notes=(
+        "one-indexed-files-notrash_train.txt' is named like a list of a split",
+        "the folder 'Garbage classification' of all images is not read as a class",
+    ),
+)
+pages = {f"images/imagesa/a/{'ab'[n % 2]}/doc{n}/{n}.tif": "ab"[n % 2] for n in range(6)}
+DATASETS["RVL-CDIP"] = Dataset(  # the labels are in lists, not in folders
+    pages,
+    {"labels/train.txt": lines(f"{path[7:]} {n % 3}" for n, path in enumerate(pages))},
+    notes=("labels/train.txt' has a value for each image, .*, so it is not read: write it as CSV", "folder"),
 )
 DATASETS["UC Merced"] = Dataset(
     each("UCMerced_LandUse/Images/{c}/{c}0{n}.tif", "agricultural", "airplane", "baseballdiamond"),

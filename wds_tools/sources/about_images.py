@@ -143,7 +143,7 @@ def about(
     texts = candidates(undecided, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
-        if are_labelled and why_not_packed(file.path) == OF_SPLIT:
+        if are_labelled and why_not_packed(file.path) == OF_SPLIT and file.path.lower().endswith(".json"):
             continue
         if reason := _in_content(file.path.lower(), read(file), names, images):
             is_vague = reason.startswith((*OF_CLASSES, _SOME))
@@ -403,6 +403,11 @@ def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -
     are_files = any(names_a_file(name) for name, _ in pairs)  # numbers may also be class numbers
     if 2 * len(pairs) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
         return ""
+    files = names.all_of(name for name, _ in pairs)
+    of_folders = {(posixpath.dirname(file.path), value) for file, (_, value) in zip(files, pairs, strict=True)}
+    are_same = len(dict(of_folders)) == len({value for _, value in of_folders}) == len(of_folders)
+    if are_same and 1 < len(of_folders) < len(pairs):
+        return ""  # the folders are these classes
     name, value = pairs[0]
     are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(pairs)), images)
     has = "has a value for each image" if are_all else _SOME
