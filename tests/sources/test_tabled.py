@@ -701,7 +701,7 @@ def write_gtsrb(src: Path) -> Path:
     return src
 
 
-def test_tables_of_the_images_in_their_own_folder_are_one_table_in_parts(tmp_path: Path) -> None:
+def test_tables_of_the_images_in_their_own_folder_are_left_out_with_the_folders_as_classes(tmp_path: Path) -> None:
     src = write_gtsrb(tmp_path / "src")
     for path in (src, src / "Final_Training"):
         with pytest.raises(
@@ -710,17 +710,8 @@ def test_tables_of_the_images_in_their_own_folder_are_one_table_in_parts(tmp_pat
             wt.pack(path, tmp_path / "dst", workers=1)
     folders = wt.pack(src / "Final_Training" / "Images", tmp_path / "folders", kind="folder", workers=1)
     assert folders.manifest.classes == ("00000", "00001")
-    report = wt.pack(src / "Final_Training", tmp_path / "rows", kind="table", workers=1, images="keep")
-    found = by_path(tmp_path / "rows")
-    assert {path.partition("/")[2]: int(one["cls"]) for path, one in found.items()} == {
-        f"{folder:05d}/00000_{row:05d}.png": 5 - folder for folder in range(2) for row in range(3)
-    }
-    assert {path: one["png"] for path, one in found.items()} == {
-        path: (src / "Final_Training" / path).read_bytes() for path in found
-    }
-    assert report.account.attached == {"table": 2}
-    reports = wt.pack_splits(src, tmp_path / "splits", split="folders", kind="table", workers=1)
-    assert {name: one.account.packed for name, one in reports.items()} == {"Final_Test": 2, "Final_Training": 6}
+    with pytest.raises(SourceError, match=r"several tables that name its images, .*GT-00000.csv.*GT-00001.csv"):
+        wt.pack(src / "Final_Training", tmp_path / "rows", kind="table", workers=1)
 
 
 def test_one_of_several_tables_can_be_packed_with_the_images_that_it_names(tmp_path: Path) -> None:

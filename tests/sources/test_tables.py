@@ -172,7 +172,7 @@ def test_json_of_pandas_in_every_orientation(tmp_path: Path, orient: str) -> Non
 def test_other_json_of_pandas_is_refused(tmp_path: Path, orient: str) -> None:
     path = beside_images(tmp_path / "src") / "t.json"
     FRAME.to_json(path, orient=orient)
-    with pytest.raises(SourceError, match=r"expected a list of objects|pandas writes it with orient='table'"):
+    with pytest.raises(SourceError, match=r"expected a list of objects|has objects or lists in column 'data'"):
         scan(path)
 
 
@@ -315,8 +315,7 @@ def test_separators_at_the_end_of_lines(tmp_path: Path, header: str) -> None:
 
 def test_an_image_that_rows_name_in_two_ways_is_one_image(tmp_path: Path) -> None:
     path = table(tmp_path, "path,label\n0.png,cat\n1.png,dog\n./1.png,cat\n")
-    with pytest.raises(SourceError, match=r"several rows for './1\.png', with the labels 'dog' and 'cat'"):
-        scan(path)
+    assert any("1 image with several rows, such as './1.png'" in note for note in scan(path).account.notes)
     path = table(tmp_path, f"path,label\n0.png,cat\n{tmp_path}/0.png,cat\n1.png,dog\n")
     assert any("1 image with several rows" in note for note in scan(path).account.notes)
 
@@ -573,7 +572,7 @@ def test_one_value_that_cannot_be_a_label_among_labels_is_an_error_with_its_row(
     assert set(labels(path, columns={"label": "species"})) == {"cat"}
 
 
-def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Path) -> None:
+def test_an_image_in_several_rows_is_an_error_or_noted(tmp_path: Path) -> None:
     path = table(tmp_path, "path,label,caption\n0.png,cat,a\n0.png,cat,b\n1.png,dog,c\n")
     listing = scan(path)
     assert len(listing.inputs) == 3
@@ -582,10 +581,6 @@ def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Pat
     )
     with pytest.raises(SourceError, match=r"pack the folder of the images, .*, or pass --from table"):
         wt.pack(path, tmp_path / "dst", dry_run=True)
-    path.write_text("path,label\n0.png,cat\n0.png,dog\n1.png,dog\n")
-    with pytest.raises(SourceError, match=r"several rows for '0.png', with the labels 'cat' and 'dog': correct it"):
-        scan(path)
-    assert labels(path, columns={"label": ""}) == [None] * 3
 
 
 @pytest.mark.parametrize("no", ["0", "-1"])
@@ -648,13 +643,9 @@ def test_numbers_with_an_exponent_are_not_labels_and_it_is_stated(tmp_path: Path
         scan(path, columns={"label": "label"})
 
 
-def test_a_comment_in_the_first_line_and_a_schema_are_refused_by_what_they_are(tmp_path: Path) -> None:
+def test_a_comment_in_the_first_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"begins with a comment, '# made by x': the first line must have the names"):
         scan(table(tmp_path, "# made by x\npath,label\n0.png,1\n"))
-    rows = pd.DataFrame({"path": ["0.png"], "label": [1]})
-    rows.to_json(tmp_path / "t.json", orient="table")
-    with pytest.raises(SourceError, match=r"pandas writes it with orient='table': write it with orient='records'"):
-        scan(tmp_path / "t.json")
 
 
 def test_lists_of_labels_may_be_lists_and_texts_in_one_column(tmp_path: Path) -> None:

@@ -295,12 +295,11 @@ def _check_parts(root: str, names: Sequence[str], *, given: str) -> None:
         for count, parts in same[0].items():
             together = {index: name for by_count in same for index, name in by_count.get(count, {}).items()}
             if missing := _missing(count, together):
-                first = next(iter(parts.values()))
+                first, which = next(iter(parts.values())), quoted(f"{index:0{len(count)}}" for index in missing)
                 raise SourceError(
                     f"{shown_path(root)} has {counted(len(together), 'file')} such as {first!r}, and their names state "
-                    f"{int(count):,}: {quoted(_sibling(first, index) for index in missing)} "
-                    f"{'is' if len(missing) == 1 else 'are'} missing: copy what is missing, or pack the others by a "
-                    f"pattern, such as {_pattern(root, first)!r}"
+                    f"{int(count):,}: {which} {'is' if len(missing) == 1 else 'are'} missing: copy what is missing, or "
+                    f"pack the others by a pattern, such as {_pattern(root, first)!r}"
                 )
 
 
@@ -308,15 +307,6 @@ def _missing(count: str, parts: Mapping[int, str]) -> list[int]:
     """Return the numbers of missing parts, which are counted from 0 or from 1."""
     first = 1 if 0 not in parts and int(count) in parts else 0
     return sorted({*range(first, first + int(count))} - parts.keys()) if int(count) <= _MOST_PARTS else []
-
-
-def _sibling(name: str, index: int) -> str:
-    """Return the name of another part of a set."""
-    folder, last = posixpath.split(name)
-    match = PART_OF_SET.match(last)
-    assert match is not None, name
-    start, number, of, count, end = match.groups()
-    return posixpath.join(folder, f"{start}{index:0{len(number)}}{of}{count}{FINGERPRINT.without(end, '-*')}")
 
 
 def _pattern(root: str, name: str) -> str:

@@ -100,23 +100,19 @@ def notes_on_copies(files: Sequence[tuple[Path, int]]) -> list[str]:
     Raises:
         SourceError: A file is named like a copy of another one and has its content: its samples would be packed twice.
     """
-    sizes = dict(files)
+    sizes, notes = dict(files), list[str]()
+    counts, by_size = Counter(sizes.values()), defaultdict[int, dict[bytes, Path]](dict)
     above = posixpath.commonpath([path.parent.as_posix() for path in sizes]) if sizes else ""
     names = {path: posixpath.relpath(path.as_posix(), above) for path in sizes}
-    originals = {path: path.with_name(COPY.without(path.name)) for path in sizes}
-    copies = [(path, original) for path, original in originals.items() if path != original and original in sizes]
-    for path, original in copies:
-        if sizes[path] == sizes[original] and filecmp.cmp(path, original, shallow=False):
-            raise SourceError(
-                f"{path} is named like a copy of {original.name!r} and has the same content: remove it, or give a "
-                "pattern that does not match it"
-            )
-    notes = [
-        f"{names[path]!r} is named like a copy of {names[original]!r}: both are packed" for path, original in copies
-    ]
-    by_size: defaultdict[int, dict[bytes, Path]] = defaultdict(dict)
-    counts = Counter(sizes.values())
     for path, size in files:
+        original = path.with_name(COPY.without(path.name))
+        if original != path and original in sizes:
+            if size == sizes[original] and filecmp.cmp(path, original, shallow=False):
+                raise SourceError(
+                    f"{path} is named like a copy of {original.name!r} and has the same content: remove it, or give a "
+                    "pattern that does not match it"
+                )
+            notes.append(f"{names[path]!r} is named like a copy of {names[original]!r}: both are packed")
         earlier = by_size[size].setdefault(_ends(path, size), path) if size and counts[size] > 1 else path
         if earlier != path and filecmp.cmp(path, earlier, shallow=False):
             notes.append(

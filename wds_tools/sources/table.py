@@ -68,7 +68,6 @@ _CONTENT = re.compile(  # base64, and bytes or a list of them as Python shows th
     r"(data:image/[\w.+-]+;base64,)?(/9j/|iVBORw0KGgo|UklGR|R0lGOD)[A-Za-z0-9+/=\s]{50,}"
     r"|b['\"](\\x89PNG|\\xff\\xd8|RIFF)|\[(137, 80, 78, 71|255, 216, 255), "
 )
-_NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 URL_BYTES = 150_000
@@ -126,11 +125,10 @@ class Named:
     """A table that names images, or its rows of a split.
 
     Attributes:
-        file: Its file; of a table in parts, the first one.
+        file: Its file.
         rows: Its rows.
         image: The column with the names.
         images: Image of each row; None for a row that names none.
-        further: Further files of a table in parts.
         notes: What a user should know about its rows.
         is_member: Whether each row is in the split.
         no_splits: Why there is no other split, if the table is of a split.
@@ -140,15 +138,9 @@ class Named:
     rows: TextTable
     image: str
     images: list[File | None]
-    further: tuple[File, ...] = ()
     notes: tuple[str, ...] = ()
     is_member: Sequence[bool] = ()
     no_splits: str = ""
-
-    @property
-    def files(self) -> tuple[File, ...]:
-        """Its files."""
-        return (self.file, *self.further)
 
     def of_split(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
         """Yield the location, the row and the image of each row of the split."""
@@ -265,7 +257,7 @@ class TableSource(TableRows):
         if not any(entries):
             self._check_not_below([image])
         labels = names.values_of(roles) or [NONE] * len(entries)
-        self._check_repeated(collector, entries, labels)
+        self._check_repeated(collector, entries)
         for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
                 collector.add(entry, label)
@@ -299,27 +291,15 @@ class TableSource(TableRows):
         if self.record_roles.fields:
             yield from map(str, self.divided(self.table.row(entry.location), self.record_roles, self.table)[1].values())
 
-    def _check_repeated(self, collector: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
+    def _check_repeated(self, collector: Collector, entries: Iterable[Input | None]) -> None:
         """Note how many images have several rows."""
-        first: dict[str, Any] = {}
-        repeated = set()
-        for entry, label in zip(entries, labels, strict=True):
-            if entry is None:
-                continue
-            name = entry.path
+        seen, repeated = set(), set()
+        for path in (entry.path for entry in entries if entry is not None):
+            name = path
             if not is_url(name):  # 1.jpg and ./1.jpg are one file
                 name = os.path.normpath(self._joined(name.strip().replace("\\", "/")))
-            if name in first:
-                repeated.add(entry.path)
-                earlier = first[name]
-                if label not in _NO_LABEL and earlier not in _NO_LABEL and str(label) != str(earlier):
-                    raise SourceError(
-                        f"{self.path} has several rows for {entry.path!r}, with the labels {earlier!r} and "
-                        f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
-                        "--column label= to pack a sample for each row, without labels"
-                    )
-            if first.get(name) in _NO_LABEL:
-                first[name] = label
+            repeated |= {path} if name in seen else set()
+            seen.add(name)
         if repeated:
             several = f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}"
             if self.options.kind is None:

@@ -60,7 +60,7 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
         return []
     images = files.without_masks[0]
     named = (_named(files, options, file, images, RowNames(images)) for file in texts)
-    tables = _joined([table for table in named if table is not None])
+    tables = [table for table in named if table is not None]
     claimed: set[str] = set()
     kept = []
     for table in sorted(tables, key=lambda table: -len(list(filter(None, table.images)))):
@@ -70,26 +70,6 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
             claimed |= more  # a table of one image describes it
             kept.append(table)
     return [table for table in tables if table in kept]
-
-
-def _joined(tables: Sequence[Named]) -> list[Named]:
-    """Return the tables, those with the same columns as one, if each names only images in its own folder."""
-    by_form: dict[Any, list[Named]] = {}
-    for table in tables:
-        folder = posixpath.dirname(table.file.path)
-        is_part = all(image is not None and posixpath.dirname(image.path) == folder for image in table.images)
-        form = (split_of_table(table.file.path), table.image, *table.rows.columns) if is_part else table.file.path
-        by_form.setdefault(form, []).append(table)
-    whole = []
-    for parts in by_form.values():
-        if len({posixpath.dirname(part.file.path) for part in parts}) < max(2, len(parts)):
-            whole += parts
-            continue
-        first, *further = parts
-        rows = first.rows.with_rows(first.rows.columns, [row for part in parts for _, row in part.rows.rows()])
-        images = [image for part in parts for image in part.images]
-        whole.append(Named(first.file, rows, first.image, images, tuple(part.file for part in further)))
-    return whole
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
@@ -357,7 +337,7 @@ class Table(Layout):
             return {}
         claimed = {
             name: {
-                *(file.path for file in split.files),
+                split.file.path,
                 *(image.path for _, _, image in split.of_split() if image is not None),
             }
             for name, split in self._plan.items()
@@ -372,7 +352,7 @@ class Table(Layout):
         files.check_fields()
         _, parts = files.without_masks
         columns, values = self._state(collector, files, split)
-        done = {file.path for file in split.files}
+        done = {split.file.path}
         for (location, row, image), label in zip(split.of_split(), values, strict=True):
             if image is None:
                 collector.account.given += 1
@@ -394,13 +374,13 @@ class Table(Layout):
 
     def _state(self, collector: Collector, files: Files, split: Named) -> tuple[Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
-        collector.account.attach("table", len(split.files))
+        collector.account.attach("table")
         collector.account.notes += split.notes
         columns = _labelled(collector, files, self._plan or {}, split, self.options)
         if split.is_member:
             columns.names.splits.clear()  # its rows are packed by split
         columns.account(collector)
-        collector.add_to_stamp([*map(files.read, split.files), repr(self.options).encode()])
+        collector.add_to_stamp([files.read(split.file), repr(self.options).encode()])
         if missing := [name for name in columns.choice.hot if name not in split.rows.columns]:
             collector.account.notes.append(
                 f"{split.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
@@ -447,7 +427,7 @@ class Table(Layout):
 
     def files_read(self, files: Files) -> Set[str]:
         assert self._plan is not None, "it is recognised by its tables"
-        return {file.path for table in self._plan.values() for file in table.files} | super().files_read(files)
+        return {table.file.path for table in self._plan.values()} | super().files_read(files)
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with the fields and entries of its row."""

@@ -44,7 +44,6 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other ch
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # as Excel reads it
 _PARQUET = b"PAR1"
 _NO_BYTES = Excluded("binary, which is not read from a table of files")
-_SCHEMA = {"schema", "data"}  # keys of a table as pandas writes it with orient="table"
 _INVALID = re.compile("[\ud800-\udfff]")
 ONE_HOT_NAME = "_classes.csv"
 
@@ -292,7 +291,7 @@ def _is_document(text: str) -> bool:
         value = json.loads(first)
     except (ValueError, RecursionError):
         return True
-    return isinstance(value, dict) and (_has_columns(value) or value.keys() >= _SCHEMA)
+    return isinstance(value, dict) and _has_columns(value)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:
@@ -333,14 +332,10 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
         nested = any(isinstance(cell, dict) for column in cells for cell in column)
         if all(column == keys[0] for column in keys) and not nested:
             return [dict(zip(value, row, strict=True)) for row in zip(*cells, strict=True)]
-    if isinstance(value, dict) and value.keys() >= _SCHEMA:
-        raise SourceError(
-            f"{where} is a table with a schema, as pandas writes it with orient='table': write it with orient='records'"
-        )
     kind = f"an object with {', '.join(map(repr, list(value)[:6]))}" if isinstance(value, dict) else "a list of values"
     raise SourceError(
-        f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], or an object with a list of equal '
-        "length for each column"
+        f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], as pandas writes it with '
+        "orient='records', or an object with a list of equal length for each column"
     )
 
 
