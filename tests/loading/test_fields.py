@@ -11,6 +11,7 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from plain_values import plain
 from scenes import png
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
@@ -50,12 +51,6 @@ def values_of(loader, steps=None):
     """Return the batches of an epoch as plain values that can be compared."""
     with loader:
         return [[plain(value) for value in batch] for batch in islice(loader, steps)]
-
-
-def plain(value):
-    if isinstance(value, torch.Tensor):
-        return str(value.dtype), value.tolist()
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def stored(dataset, fields=("jpg", "mask.png", "depth.png", "flow.npy", "json")):
@@ -174,7 +169,7 @@ def test_a_resumed_loader_continues_with_the_same_values(scenes):
     resumed.load_state_dict(state)
     images = torch.cat([batch.image for batch in resumed])
     resumed.close()
-    assert images.tolist() == [image for batch in expected[2:] for image in batch[0][1]]
+    assert plain(images)[2] == b"".join(batch[0][2] for batch in expected[2:])
 
 
 def test_a_streaming_dataset_has_the_same_values(scenes):
@@ -193,10 +188,10 @@ def test_a_streaming_dataset_has_the_same_values(scenes):
 
 def test_two_images_with_views_have_regions_of_their_own_and_both_are_reproducible(scenes):
     specs = {"left": wt.Image(view=VIEW), "right": wt.Image("right.jpg", view=VIEW), "label": wt.Label()}
-    (first, *_), (again, *_) = (values_of(loader_of(scenes, specs, num_workers=number), 1) for number in (0, 2))
-    assert first == again
-    left, right = (torch.tensor(first[number][1]) for number in range(2))
-    assert (left - (255 - right)).abs().float().mean() > 20  # `right` is the negative of `left`
+    with loader_of(scenes, specs) as loader, loader_of(scenes, specs, num_workers=1) as again:
+        first = next(iter(loader))
+        assert plain(list(first)) == plain(list(next(iter(again))))
+    assert (first.left.int() - (255 - first.right.int())).abs().float().mean() > 20  # `right` is the negative of `left`
 
 
 def test_without_like_masks_and_arrays_keep_their_size(scenes):
@@ -277,7 +272,7 @@ def test_text_is_encoded_with_random_numbers_of_its_position(scenes):
         return torch.rand(3), len(text)
 
     specs = {"text": wt.Text(encode=encode), "other": wt.Text("txt", encode=encode), "key": wt.Key()}
-    first, again = (values_of(loader_of(scenes, specs, shuffle=True, num_workers=number)) for number in (0, 2))
+    first, again = (values_of(loader_of(scenes, specs, shuffle=True, num_workers=number)) for number in (0, 1))
     assert first == again
     assert first[0][0] != first[0][1]  # each field has its own random numbers
     assert first[0][0] != first[1][0]

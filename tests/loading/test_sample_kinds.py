@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain_values import plain
 from scenes import scene
 from sixteen_bits import deep_png
 from test_frames import jpg
@@ -73,12 +74,6 @@ def batches(dataset, **options):
         found = [batch._asdict() for batch in loader]
         assert [error.key for error in loader.errors] == [DAMAGED]
         return found
-
-
-def plain(value):
-    if isinstance(value, torch.Tensor):
-        return str(value.dtype), value.tolist()
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def assert_equal(found, expected):

@@ -4,7 +4,7 @@ import pickle
 import shutil
 
 import pytest
-import torch
+from plain_values import plain
 
 import wds_tools as wt
 from wds_tools.errors import ResumeError
@@ -42,12 +42,6 @@ def make(scenes, *, workers=0, context=None, persistent=False, batch_size=4, **o
         multiprocessing_context=context,
         persistent_workers=persistent,
     )
-
-
-def plain(value):
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def rest_of_epoch(loader):
