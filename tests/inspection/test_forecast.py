@@ -28,6 +28,7 @@ def shards(packed):
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "mask"])
 @pytest.mark.parametrize(("batch_size", "world_size"), [(32, 1), (30, 4), (128, 2)])
+@pytest.mark.torture_except("30-4-drop", "30-4-pad", "128-2-mask", "32-1-drop")
 def test_steps_and_tail_are_those_of_the_loader(packed, shards, tail, batch_size, world_size):
     found = forecast(shards, batch_size=batch_size, world_size=world_size, tail=tail)
     options = {"batch_size": batch_size, "fields": ("__key__",), "num_workers": 0, "shuffle": True, "tail": tail}
@@ -144,10 +145,10 @@ def tiny_images(folder, classes, per_class):
 def tiny(tmp_path_factory):
     """Return two datasets of small images: packed, and written by webdataset in the order of classes."""
     folder = tmp_path_factory.mktemp("tiny")
-    tiny_images(folder / "images", 20, 100)
-    wt.pack(folder / "images", folder / "packed", shard_bytes="500kB", workers=1)
+    tiny_images(folder / "images", 20, 40)
+    wt.pack(folder / "images", folder / "packed", shard_bytes="200kB", workers=1)
     (folder / "sorted").mkdir()
-    with webdataset.ShardWriter(f"{folder}/sorted/%06d.tar", maxcount=250, verbose=0) as writer:
+    with webdataset.ShardWriter(f"{folder}/sorted/%06d.tar", maxcount=100, verbose=0) as writer:
         for path in sorted((folder / "images").glob("*/*.png")):
             sample = {"__key__": f"{path.parent.name}-{path.stem}", "png": path.read_bytes()}
             writer.write({**sample, "cls": int(path.parent.name)})
@@ -171,7 +172,7 @@ def class_variance(dataset, *, batch_size, epochs):
     with wt.make_loader(dataset, **options) as loader:
         for _ in range(epochs):
             counts += [np.bincount(batch.label, minlength=20) for batch in loader]
-    full = batch_size * 0.05 * 0.95 * (2000 - batch_size) / 1999
+    full = batch_size * 0.05 * 0.95 * (800 - batch_size) / 799
     return np.var(counts, axis=0).mean() / full
 
 

@@ -27,6 +27,7 @@ LITDATA = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 PATHS = [
     pytest.param(name, marks=LITDATA if name == "litdata" else ()) for name in sorted(CASES) if name not in OBJECTS
 ]
+USUAL = ("coco", "folder", "hdf5", "parquet", "table", "webdataset")  # the others are read by the same call of `pack`
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,7 @@ def options_of(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PATHS)
+@pytest.mark.torture_except(*USUAL)
 def test_each_kind_of_source_is_drawn_with_its_labels(name, tmp_path, temporary, capsys):
     (tmp_path / "source").mkdir()
     case = CASES[name](tmp_path / "source")

@@ -52,10 +52,10 @@ def make_crop_ready(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def forty(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of 40 photographs, two of them PNG."""
-    folder = tmp_path_factory.mktemp("forty") / "images"
-    for path in [*photos.glob("*/00[0-4].*"), *sorted(photos.glob("*/*.png"))[:2]]:
+def several(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of 18 photographs, two of them PNG."""
+    folder = tmp_path_factory.mktemp("several") / "images"
+    for path in [*photos.glob("*/00[0-1].*"), *sorted(photos.glob("*/*.png"))[:2]]:
         (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
         (folder / path.parent.name / path.name).unlink(missing_ok=True)
         (folder / path.parent.name / path.name).symlink_to(path)
@@ -63,11 +63,11 @@ def forty(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(forty: Path) -> dict[str, Path]:
+def reference(several: Path) -> dict[str, Path]:
     """Return the photographs, packed as they are and crop-ready. Not to be changed."""
-    found = {images: forty.parent / images for images in ("keep", "crop-ready")}
+    found = {images: several.parent / images for images in ("keep", "crop-ready")}
     for images, folder in found.items():
-        wt.pack(forty, folder, images=images, shard_bytes="200kB", workers=1)
+        wt.pack(several, folder, images=images, shard_bytes="80kB", workers=1)
     return found
 
 
@@ -353,15 +353,15 @@ def test_a_dataset_that_was_opened_before_has_the_new_indexes(foreign):
     assert shards.manifest.shards == manifest_of(foreign).shards
 
 
-def test_a_second_call_and_a_pack_of_the_same_source_find_nothing_to_do(forty, kept, capsys):
+def test_a_second_call_and_a_pack_of_the_same_source_find_nothing_to_do(several, kept, capsys):
     make_crop_ready(kept)
     before = contents(kept)
     assert make_crop_ready(kept).kept == len(manifest_of(kept).shards)
-    options = {"shard_bytes": "200kB", "workers": 1}
+    options = {"shard_bytes": "80kB", "workers": 1}
     for images in ("keep", "crop-ready"):
-        assert wt.pack(forty, kept, images=images, **options).kept == len(manifest_of(kept).shards)
+        assert wt.pack(several, kept, images=images, **options).kept == len(manifest_of(kept).shards)
     with pytest.raises(DestinationError, match="images was 'crop-ready' and is 'resize"):
-        wt.pack(forty, kept, resize=32, **options)
+        wt.pack(several, kept, resize=32, **options)
     assert contents(kept) == before
 
 
@@ -520,7 +520,7 @@ assert wt.verify(disk / "dataset").ok
 def test_the_disk_needs_space_for_one_more_shard(reference, tmp_path, can_mount):
     size = sum(map(len, contents(reference["keep"]).values())) // 1024
     (tmp_path / "disk").mkdir()
-    done = mounts.run(SMALL_DISK, reference["keep"], tmp_path / "disk", size + 300)  # a shard has 200 kB
+    done = mounts.run(SMALL_DISK, reference["keep"], tmp_path / "disk", size + 150)  # a shard has 80 kB
     assert done.returncode == 0, done.stderr
 
 

@@ -77,26 +77,29 @@ def test_ranges_and_whole_objects_are_read_without_head(client, server):
     assert (counts.requests, counts.failures, counts.received_bytes) == (4, 0, 400_001 + 8)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"),
-        bad_server.status(429),
-        bad_server.status(500),
-        bad_server.status(400, b"<Error><Code>RequestTimeout</Code></Error>"),
-        bad_server.reset,
-        bad_server.disconnect,
-        bad_server.no_answer,
-        bad_server.cut_after(150_000),
-        bad_server.cut_after(150_000, by=bad_server.reset),
-        bad_server.stall_after(150_000),
-        bad_server.drip(100, 0.02),
-        bad_server.short_body,
-        bad_server.wrong_range,
-        bad_server.no_content_range,
-        bad_server.closing(),
-    ],
-)
+# S3Client sends its requests as the client for HTTP does, whose faults test_clients.py tests.
+FAULTS = [
+    bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"),
+    bad_server.reset,
+    bad_server.cut_after(150_000),
+    bad_server.stall_after(150_000),
+    bad_server.wrong_range,
+]
+MORE_FAULTS = [
+    bad_server.status(429),
+    bad_server.status(500),
+    bad_server.status(400, b"<Error><Code>RequestTimeout</Code></Error>"),
+    bad_server.disconnect,
+    bad_server.no_answer,
+    bad_server.cut_after(150_000, by=bad_server.reset),
+    bad_server.drip(100, 0.02),
+    bad_server.short_body,
+    bad_server.no_content_range,
+    bad_server.closing(),
+]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *(pytest.param(one, marks=pytest.mark.torture) for one in MORE_FAULTS)])
 def test_a_fault_that_passes_costs_only_time(server, kind, fault):
     client = client_of("s3://b/d", options_for(server), dataclasses.replace(STALLING, connect_seconds=1), kind=kind)
     server.answers.extend([fault] * 2)
@@ -110,12 +113,12 @@ def test_a_fault_that_passes_costs_only_time(server, kind, fault):
     ("fault", "words"),
     [
         (bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"), r"HTTP 503 .*\(SlowDown\)"),
-        (bad_server.reset, "error sending request|reset"),
-        (bad_server.no_answer, "no response in time|arrived"),
         (bad_server.drip(100, 0.02), "no response in time|arrived"),
-        (bad_server.cut_after(10), "body error|the response ended"),
         (bad_server.wrong_range, r"Requested \d+\.\.\d+, got|arrived instead of"),
-        (bad_server.no_content_range, "no valid Content-Range"),
+        pytest.param(bad_server.reset, "error sending request|reset", marks=pytest.mark.torture),
+        pytest.param(bad_server.no_answer, "no response in time|arrived", marks=pytest.mark.torture),
+        pytest.param(bad_server.cut_after(10), "body error|the response ended", marks=pytest.mark.torture),
+        pytest.param(bad_server.no_content_range, "no valid Content-Range", marks=pytest.mark.torture),
     ],
 )
 def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(server, kind, fault, words):

@@ -26,7 +26,7 @@ from wds_tools.errors import DecodeError, WdsToolsError
 CLASSES = [f"species {number:03}" for number in range(760)]
 FILES = ("shard-000001.tar", "shard-000001.parquet", "manifest.json")
 KINDS = ("flip", "cut", "zeros")
-QUICK, LONG = 24, 10_000
+QUICK, LONG = 12, 10_000
 
 
 def _damaged(data: bytes, kind: str, number: int) -> bytes:
@@ -163,7 +163,7 @@ def test_an_index_with_another_image_size_never_gives_pixels(
     specs = [wt.Image(view=view) for view in (wt.Resize((20, 30)), [wt.CenterCrop(40), wt.Resize((9, 9))], None)]
     if name != "npy":  # the index has no sizes for unchanged arrays
         specs += [wt.Image(mode="unchanged", view=view) for view in (wt.Resize((20, 30)), None)]
-    for column, change in (("width", -17), ("width", 1), ("height", -1), ("height", 40)):
+    for column, change in (("width", -17), ("height", 1)):
         rewrite(tmp_path, replace(right, **{column: getattr(right, column) + np.int32(change)}))
         for use_native in "10":
             monkeypatch.setenv("WDS_TOOLS_NATIVE", use_native)
