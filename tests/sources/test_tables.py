@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import shutil
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -53,6 +54,10 @@ def labels(path: Path, **options: Any) -> list[str | int | None]:
 def parts(path: Path, **options: Any) -> dict[str, str]:
     """Return what becomes of each column."""
     return {part.name: part.role or part.reason for part in scan(path, **options).account.parts}
+
+
+def path_of(sample: dict[str, bytes]) -> str:
+    return str(json.loads(sample["json"])["path"])
 
 
 def table(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
@@ -373,6 +378,29 @@ def test_names_and_ids_of_images_below_a_folder_lead_to_packing_the_folder(tmp_p
     with pytest.raises(SourceError, match=r"\(image files in 'filepaths'\): name .* as in --column image=filepaths"):
         scan(src / "t.csv")
     assert labels(src / "t.csv", columns={"image": "filepaths", "label": "diagnosis"}) == frame.diagnosis.to_list()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_folder_of_tables_has_their_splits(tmp_path: Path, ending: str) -> None:
+    """The images are elsewhere, and ``val`` has no image of the first class."""
+    data, src = beside_images(tmp_path / "data"), tmp_path / "src"
+    src.mkdir()
+    frame = pd.DataFrame({"path": [str(data / f"{row}.png") for row in range(COUNT)], "label": NAMES * (COUNT // 3)})
+    frame.path = frame.path.where(frame.index < 2, "../data/" + frame.index.astype(str) + ".png")
+    for split, rows in (("train", frame[:4]), ("val", frame[4:6])):
+        text = rows.to_csv(index=False) if ending == "csv" else rows.to_json(orient="records", lines=True)
+        (src / f"{split}.{ending}").write_text(text)
+    (src / "README.md").write_text("# Lists")
+    with pytest.raises(SourceError, match=rf"several splits \(train, val\).*--split folders.*{src}/train.{ending}"):
+        wt.pack(src, tmp_path / "dst")
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+    assert {report.manifest.classes for report in reports.values()} == {tuple(sorted(NAMES))}
+    for split, rows in (("train", range(4)), ("val", range(4, 6))):
+        number = {path_of(one): int(one["cls"]) for one in stored(tmp_path / "dst" / split)}
+        assert number == {frame.path[row]: sorted(NAMES).index(frame.label[row]) for row in rows}
+    shutil.copy(src / f"val.{ending}", src / f"more.{ending}")
+    with pytest.raises(SourceError, match="no image that can be packed"):
+        wt.pack(src, tmp_path / "other")
 
 
 def test_a_table_with_thousands_of_columns(tmp_path: Path) -> None:

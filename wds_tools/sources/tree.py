@@ -20,10 +20,10 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
 from wds_tools.sources.file_list import FileList, Files
-from wds_tools.sources.file_names import shown_path, why_hidden
+from wds_tools.sources.file_names import SplitsError, shown_path, why_hidden
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree, open_tree
-from wds_tools.sources.refused import why_no_images
+from wds_tools.sources.refused import is_template_name, why_no_images
 from wds_tools.sources.trees import Archives, RemoteTree, TarTree
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.wording import counted
@@ -543,6 +543,8 @@ class TreeSource(Source):
             listed = self.tree.list()
             empty = self.tree.empty_folders
             self._listed = Files(listed, self._read, self.name, in_archive=in_archive, empty_folders=empty)
+            if isinstance(self.tree, FolderTree) and not self._listed.images:
+                _check_tables(self._listed)
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:
@@ -554,6 +556,19 @@ class TreeSource(Source):
                 self.kind = self.layout.kind
             files.about = imported("around:about_images")(files, self.layout)
         return self.layout
+
+
+def _check_tables(files: Files) -> None:
+    """Check that a folder without images has no table for each split, whose rows have paths or URLs of images."""
+    tables = [file.path for file in files.others if file.path.lower().endswith(layouts.TABLES)]
+    tables = [path for path in tables if not is_template_name(path)]
+    places = {layouts.split_of_table(path): f"{files.where}/{path}" for path in tables}
+    if len(places) == len(tables) > 1 and "" not in places:
+        raise SplitsError(
+            f"{files.where} has no images, and a table for each of several splits ({', '.join(places)}): pack with "
+            f"--split folders (pack_splits), or one at a time, such as {next(iter(places.values()))}",
+            places,
+        )
 
 
 def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str, Sequence[File]]) -> list[str]:
