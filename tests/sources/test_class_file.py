@@ -64,8 +64,6 @@ def table(photos: Path, tmp_path: Path) -> Path:
         yaml.safe_dump({"names": [*NAMES], "train": "images"}).encode(),
         yaml.safe_dump({"classes": {name: number for number, name in enumerate(NAMES)}}).encode(),
         b'"zero"\n"one"\n"two"\n"three"\n',
-        b"'zero',\n'one',\n'two',\n'three'\n",
-        b'names = ["zero", "one", "two", "three"]\n',
         b"zero, one, two, three\n",
         b"0. zero\n1. one\n2. two\n3. three\n",
         b"0) zero\n1) one\n2) two\n3) three\n",

@@ -87,7 +87,6 @@ class Described:
         used: Files about several images.
         source: What lists the images, for messages.
         file_of: Path of an image -> the file about only this image.
-        file_kind: What such a file is, for the note about images without one.
         classes: Path of an image -> class or classes; empty if the classes belong to the objects.
         notes: What a user should know about the split, as well as the notes of ``annotations``.
         missing: Name of a missing image -> file that lists it, if that is not ``source``.
@@ -99,7 +98,6 @@ class Described:
     used: Sequence[File]
     source: str
     file_of: Mapping[str, File] = field(default_factory=dict)
-    file_kind: str = ""
     classes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -124,6 +122,9 @@ class Annotated(Layout):
 
     annotation_ending: ClassVar[tuple[str, ...]] = ()
     """How the names of files with the annotations of one image end."""
+
+    file_kind: ClassVar[str]
+    """What the file with the annotations of one image is, for messages."""
 
     labels: ClassVar[str] = ""
     place: ClassVar[str] = CATEGORY_PATH
@@ -202,10 +203,10 @@ class Annotated(Layout):
             collector.account.attach("annotations", len(used))
         collector.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
         collector.account.notes += [*annotations.notes, *split.notes]
-        if split.file_kind and (without := [path for path in paths if path not in split.file_of]):
+        if split.file_of and (without := [path for path in paths if path not in split.file_of]):
             collector.account.notes.append(
-                f"{len(without):,} of {len(paths):,} images have no {split.file_kind}, and so no objects, such as "
-                f"{without[0]!r}"
+                f"{len(without):,} of {len(paths):,} images have no {self.file_kind}, and so no objects, such as "
+                f"{without[0]!r}: move those away that are masks or copies of others"
             )
         folders = set() if split.classes else set(masks.classes(paths).values())
         if len(folders) > 1 and annotations.names:
@@ -245,33 +246,6 @@ class Annotated(Layout):
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
-    def without_masks(self, files: Files, file_of: Mapping[str, File]) -> tuple[list[File], dict[str, dict[str, File]]]:
-        """Return the images, and the masks of each by field. A file that is described by a separate file is an image.
-
-        Args:
-            files: All files.
-            file_of: Path of an image -> the file about only this image.
-
-        Raises:
-            SourceError: Images in a separate folder have the names of described images, but no file: they may be masks.
-        """
-        pairs, taken = masks_of_described(files, file_of)
-        images = [file for file in files.images if file.path not in taken]
-        described = [file.path for file in images if file.path in file_of]
-        folders = {posixpath.dirname(path) for path in described}
-        others = [file.path for file in images if file.path not in file_of]
-        others = [path for path in others if posixpath.dirname(path) not in folders]
-        partners = {} if self.given else masks.partners(described, others)
-        if partners:
-            image, partner = next(iter(partners.items()))
-            raise SourceError(
-                f"{files.where} has images without annotations in a separate folder, such as {partner!r}, named like "
-                f"images with annotations, such as {image!r}: if they are masks, name them as in masks/1.png or "
-                f"1_mask.png; otherwise move them away, or pass --from {self.kind} (kind={self.kind!r}) to pack them "
-                "as images without objects"
-            )
-        return images, files.named(pairs)
-
     def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
             is_listed = not masks.is_mask(file.path)
@@ -281,6 +255,12 @@ class Annotated(Layout):
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return files.why_not_packed(file.path)
+
+
+def without_masks(files: Files, file_of: Mapping[str, File]) -> tuple[list[File], dict[str, dict[str, File]]]:
+    """Return the images, and the masks of each by field, if images are described by separate files."""
+    pairs, taken = masks_of_described(files, file_of)
+    return [file for file in files.images if file.path not in taken], files.named(pairs)
 
 
 def masks_of_described(

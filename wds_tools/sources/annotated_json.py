@@ -25,6 +25,7 @@ from wds_tools.sources.annotated import (
     Described,
     masks_of_described,
     notes_on_names,
+    without_masks,
 )
 from wds_tools.sources.base import Skip
 from wds_tools.sources.columns import LABEL, json_or, usual_columns
@@ -51,6 +52,7 @@ class Coco(Annotated):
     """COCO: one JSON file per split, with the images anywhere in the tree; or files of shapes, per split or image."""
 
     kind = "coco"
+    file_kind = "file of shapes"
     expected = "a JSON file with 'images' and 'annotations', or files of LabelMe, VIA, CreateML or Scalabel"
 
     @classmethod
@@ -63,7 +65,7 @@ class Coco(Annotated):
         for file in _coco_files(files):
             by_split.setdefault(coco.split_of(file.path), []).append(file)
         if not by_split:
-            return _splits_of_shapes(self, files)
+            return _splits_of_shapes(files)
         if "" in by_split and len(by_split) > 1:
             raise _several([file.path for same in by_split.values() for file in same], _SPLITS)
         plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
@@ -123,7 +125,6 @@ def _described(
     annotations: Annotations,
     used: Sequence[File],
     file_of: Mapping[str, File] = MappingProxyType({}),
-    file_kind: str = "",
     masks_of: Mapping[str, dict[str, File]] = MappingProxyType({}),
     tables: Mapping[str, str] = MappingProxyType({}),
 ) -> Described:
@@ -132,7 +133,7 @@ def _described(
     ``tables`` has the file that names an image, by default the first one.
     """
     first = used[0].path if used else ""
-    source = posixpath.basename(first) or f"a {file_kind}"
+    source = posixpath.basename(first) or "a file of shapes"
     names = _listed(annotations)
     row_names = RowNames(files.images)
     listed = {posixpath.basename(coco.name_here(name)) for name in names}
@@ -165,7 +166,7 @@ def _described(
     labels = {image.path: annotations.labels[name] for name, image in images.items() if image and annotations.labels}
     are_single = all(len(classes) < 2 for classes in labels.values())
     classes = {path: several[0] if are_single else several for path, several in labels.items() if several}
-    return Described(annotations, images, parts, used, source, file_of, file_kind, classes)
+    return Described(annotations, images, parts, used, source, file_of, classes)
 
 
 def _check_once(images: Mapping[str, File | None], where: str) -> None:
@@ -258,7 +259,7 @@ class _Shapes:
             self.images.setdefault(split, []).append(entry._replace(name=name))
 
 
-def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
+def _splits_of_shapes(files: Files) -> dict[str, Described]:
     """Return the splits of files with shapes. If images have one each, those without have no objects, as in VOC."""
     shapes, kinds = _Shapes(files), dict[str, None]()
     for file, data, kind in _shape_files(files):
@@ -274,7 +275,7 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
     place = "imagePath" if LABELME in kinds else "the entry of the image"
     stated = {file.path: "" for file in files.images} | shapes.stated if shapes.stated else {}
     notes = notes_on_names(stated, {image: file.path for image, file in file_of.items()}, "JSON file", place)
-    undescribed, parts = layout.without_masks(files, file_of) if file_of else ([], {})
+    undescribed, parts = without_masks(files, file_of) if file_of else ([], {})
     if file_of:
         images.setdefault("", []).extend(Shaped(file.path) for file in undescribed if file.path not in file_of)
     classes = classes_of(chain.from_iterable(images.values()))
@@ -285,8 +286,7 @@ def _splits_of_shapes(layout: Annotated, files: Files) -> dict[str, Described]:
         parsed = coco.parse(as_coco(same, classes), where, left_out=MADE_UP, ids_repeat=True)
         skipped = [*parsed.skipped, *shapes.skipped.get(split, ())]
         parsed = replace(parsed, ids=(), parts=[], skipped=skipped, notes=[*parsed.notes, *notes])
-        file_kind = "file of shapes" if file_of else ""
-        plan[split] = _described(files, split, parsed, files_of, file_of, file_kind, parts, shapes.tables)
+        plan[split] = _described(files, split, parsed, files_of, file_of, parts, shapes.tables)
     return plan
 
 

@@ -366,21 +366,14 @@ def note_on_names(names: Sequence[str]) -> list[str]:
 
 
 def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
-    """Return image -> another image with its name, or with its name and an addition.
+    """Return image -> another image with its name; they are in folders that are named like the same split.
 
-    They are in folders that are named like the same split.
-
-    >>> partners(["a/1.jpg", "a/2.jpg"], ["lesions/1.png", "a/2_roi.png", "a/20.png"])
-    {'a/1.jpg': 'lesions/1.png', 'a/2.jpg': 'a/2_roi.png'}
+    >>> partners(["a/1.jpg", "a/2.jpg"], ["lesions/1.png", "lesions/3.png"])
+    {'a/1.jpg': 'lesions/1.png'}
     """
     by_stem = {(split_in(folder_of(path)), file_stem(path)): path for path in images}
-    partner_of: dict[str, str] = {}
-    for path in others:
-        split, stem = split_in(folder_of(path)), file_stem(path)
-        for end in (len(stem), *(match.start() for match in _ADDITION.finditer(stem))):
-            if (image := by_stem.get((split, stem[:end]))) is not None:
-                partner_of.setdefault(image, path)
-    return partner_of
+    keys = {path: (split_in(folder_of(path)), file_stem(path)) for path in others}
+    return {by_stem[key]: path for path, key in keys.items() if key in by_stem}
 
 
 def _note_on_additions(names: Iterable[str]) -> list[str]:

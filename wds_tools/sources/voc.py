@@ -15,7 +15,16 @@ from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further, packed, unpacked
 from wds_tools.sources import layouts, masks
-from wds_tools.sources.annotated import LOOKED_AT, Annotated, Annotations, Collected, Described, Members, notes_on_names
+from wds_tools.sources.annotated import (
+    LOOKED_AT,
+    Annotated,
+    Annotations,
+    Collected,
+    Described,
+    Members,
+    notes_on_names,
+    without_masks,
+)
 from wds_tools.sources.class_file import lines_of, names_in
 from wds_tools.sources.columns import LABEL
 from wds_tools.sources.file_list import Files
@@ -252,6 +261,7 @@ class Voc(Annotated):
     kind = "voc"
     expected = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
     annotation_ending = (".xml",)
+    file_kind = "XML file"
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -262,7 +272,7 @@ class Voc(Annotated):
 
     def _read(self, files: Files) -> dict[str, Described]:
         annotation = _xml_files(files)
-        images, parts = self.without_masks(files, annotation)
+        images, parts = without_masks(files, annotation)
         annotated = [(file.path, annotation.get(file.path)) for file in images]
         everything = annotations_of(
             (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in annotated
@@ -271,9 +281,7 @@ class Voc(Annotated):
         for split, members in _image_sets(files, images).items():
             source = "ImageSets" if split else "Annotations"
             lists, missing = members.lists, members.missing
-            plan[split] = Described(
-                everything, members.by_path, parts, lists, source, annotation, "XML file", missing=missing
-            )
+            plan[split] = Described(everything, members.by_path, parts, lists, source, annotation, missing=missing)
         return plan
 
 

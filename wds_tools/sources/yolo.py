@@ -18,7 +18,15 @@ from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import Object, bounding_box, numbers_of
 from wds_tools.sources import layouts
-from wds_tools.sources.annotated import LOOKED_AT, Annotated, Annotations, Collected, Described, Members
+from wds_tools.sources.annotated import (
+    LOOKED_AT,
+    Annotated,
+    Annotations,
+    Collected,
+    Described,
+    Members,
+    without_masks,
+)
 from wds_tools.sources.class_file import lines_of, load_yaml, names_of, of_value, text_of
 from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
@@ -30,8 +38,6 @@ _SPLIT_ALIASES = {"valid": "val", "validation": "val"}
 _ROUNDING = 0.002  # fractions have few decimals; a pixel of 500
 _KEPT_ENTRIES = ("path", "nc", "names", "kpt_shape", "flip_idx", "kpt_names", *SPLITS, *_SPLIT_ALIASES)
 _MAX_BYTES = 1 << 20
-_TRIANGLE = 6  # coordinates of the shortest outline; a box with a confidence and the number of a track has as many
-_MANY = 4  # outlines that look like key points, and so may be
 _NUMBER = re.compile(rb"[-+0-9.eE]+")
 _NAMES_FILES = ("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",)
 _ANY_YAML = 1  # of these
@@ -159,7 +165,6 @@ def annotations_of(
     result.annotations.names = yaml.names
     result.annotations.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
     result.annotations.parts += yaml.parts
-    shapes, count = None, 0
     for image, name, data in labels:
         if data is None:
             result.add(image, _facts([]), (1, 1), file=name)
@@ -169,7 +174,7 @@ def annotations_of(
         except SourceError as error:
             result.skip(image, error, name)
             continue
-        shapes, count = _checked(objects, name, shapes), count + len(objects)
+        _check_numbers(objects, name)
         beyond = next((entry for entry in objects if entry["category"] >= len(yaml.names)), None)
         if beyond is not None:
             raise SourceError(
@@ -179,72 +184,25 @@ def annotations_of(
         if repeated := len(objects) - len({str(entry) for entry in objects}):
             result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
         result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
-    result.annotations.notes += _notes_on_points(shapes, count, where)
     return result.finished()
 
 
-def _checked(objects: Iterable[Object], where: str, shapes: set[tuple[int, int]] | None) -> set[tuple[int, int]] | None:
-    """Check the objects of an image, and return the values of ``kpt_shape`` that all outlines so far may have.
+def _check_numbers(objects: Iterable[Object], where: str) -> None:
+    """Check that outlines are fractions, and that the last number is a confidence.
 
     Raises:
-        SourceError: A line ends in an angle, a track or a visibility, and not in a confidence. In other lines, these
-            may be 0 or 1, so skipping its image would leave the others wrong.
+        SourceError: There is an angle, a track or a visibility. In other lines these may be 0 or 1, so skipping its
+            image would leave the others wrong.
     """
     for entry in objects:
-        [outline] = entry.get("polygons", [[]])
-        last = entry.get("confidence", outline[-1] if len(outline) == _TRIANGLE else 0)
-        if not 0 <= last <= 1 and ("confidence" in entry or last == int(last)):
+        last = entry.get("confidence", 0)
+        numbers = [number for outline in entry.get("polygons", ()) for number in outline if not -0.5 <= number <= 1.5]
+        if numbers or not 0 <= last <= 1:
             raise SourceError(
-                f"{where} has a line that ends in {last:g}, which is not a confidence (0 to 1): remove such numbers "
-                "from all lines if they are of tracks, write boxes with an angle as outlines of four corners, or add "
-                "kpt_shape to data.yaml if the lines have key points"
+                f"{where} has a line with {[*numbers, last][0]:g}, which is neither a fraction of the image nor a "
+                "confidence (0 to 1): remove the numbers of tracks from all lines, write boxes with an angle as "
+                "outlines of four corners, or add kpt_shape to data.yaml if the lines have key points"
             )
-        if shapes != set():
-            more = [entry["confidence"]] if outline and "confidence" in entry else []
-            points = _shapes_of_points([*outline, *more])
-            shapes = points if shapes is None else shapes & points
-    return shapes
-
-
-def _notes_on_points(shapes: set[tuple[int, int]] | None, count: int, names: str) -> list[str]:
-    """Return a note if all ``count`` objects of a dataset without ``kpt_shape`` can be boxes with key points.
-
-    Raises:
-        SourceError: They have visibilities, so they are boxes with key points.
-    """
-    points, size = max(shapes or {(0, 0)}, key=lambda shape: shape[1])
-    remedy = f"add kpt_shape: [{points}, {size}] to {names}"
-    if size == 3:
-        raise SourceError(
-            f"all lines of the label files have {5 + 3 * points} numbers: a class number, a box, and {points} points "
-            f"with a visibility of 0, 1 or 2: {remedy}"
-        )
-    note = f"all {count:,} outlines can also be boxes with key points: {remedy} if they are"
-    return [note] * (size > 0 and count >= _MANY)
-
-
-def _shapes_of_points(numbers: Sequence[float]) -> set[tuple[int, int]]:
-    """Return which values of ``kpt_shape`` are possible: a box in the image, and points in the box.
-
-    >>> _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.4, 0.5]), _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.1, 0.5])
-    ({(1, 2)}, set())
-    >>> _shapes_of_points([0.5, 0.5, 0.4, 0.2, 0.4, 0.5, 2, 0, 0, 0])
-    {(2, 3)}
-    """
-    shapes = set()
-    for size in (2, 3):
-        count, others = divmod(len(numbers) - 4, size)
-        points = [numbers[start : start + size] for start in range(4, len(numbers), size)]
-        if others or count < size - 1 or not all(point[2] in (0, 1, 2) for point in points if size == 3):
-            continue
-        left, top, right, bottom = _box(numbers)
-        seen = [point for point in points if size == 2 or point[2] > 0]
-        are_inside = all(left <= x + _ROUNDING and x <= right + _ROUNDING for x, *_ in seen) and all(
-            top <= y + _ROUNDING and y <= bottom + _ROUNDING for _, y, *_ in seen
-        )
-        if min(left, top, 1 - right, 1 - bottom) >= -_ROUNDING and are_inside:
-            shapes.add((count, size))
-    return shapes
 
 
 def _facts(objects: Sequence[Object]) -> Callable[[], dict[str, Any]]:
@@ -375,6 +333,7 @@ class Yolo(Annotated):
     kind = "yolo"
     expected = "data.yaml (or classes.txt, obj.names) and a label file for each image, labels/1.txt for images/1.jpg"
     annotation_ending = (".txt",)
+    file_kind = "label file"
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -413,7 +372,7 @@ class Yolo(Annotated):
         source = posixpath.basename(data_yaml)
         label_of = {path: files.by_path.get(label_path(path)) for path in files.images.paths}
         described = {path: label for path, label in label_of.items() if label is not None}
-        images, parts = self.without_masks(files, described)
+        images, parts = without_masks(files, described)
         paths = {file.path for file in images}
         splits = _splits(files, stated)
         plan = {}
@@ -432,7 +391,6 @@ class Yolo(Annotated):
                 [*used, *members.lists],
                 source,
                 described,
-                "label file",
                 notes=[
                     f"{source} names images for {other_split!r}, {entries[0]!r}, which do not exist: left out"
                     for other_split, entries in first.splits.items()
