@@ -924,7 +924,7 @@ def test_class_folders_in_splits_of_images_with_masks_have_the_same_numbers(tmp_
 )
 def test_several_masks_for_an_image_are_an_error(names, tmp_path):
     src = tree_of_masks(tmp_path / "src", *(name.replace("{}", "{0}") for name in names))
-    with pytest.raises(SourceError, match=r"images in 'images' and masks in 'masks', and no images have .* merge"):
+    with pytest.raises(SourceError, match=r"images in 'images' and masks in 'masks', but .* has no partner .* merge"):
         wt.pack(src, tmp_path / "out")
     assert wt.pack(src, tmp_path / "out", kind="folder").manifest.classes
 
@@ -1115,10 +1115,19 @@ def test_a_folder_of_masks_with_other_names_is_refused_although_another_folder_f
     src = tree_of_masks(tmp_path / "src", "images/2{}_training.tif", "mask/2{}_training_mask.gif")
     assert wt.pack(src, tmp_path / "dst", images="keep", workers=1).packed == 4
     tree_of_masks(src, "1st_manual/2{}_manual1.gif")
-    with pytest.raises(
-        SourceError, match=r"masks in '1st_manual'.*'1st_manual/20_manual1.gif' is not such a mask.*--from masks"
-    ):
+    message = (
+        r"masks in '1st_manual', but '1st_manual/20_manual1.gif' has no partner .*, while 'mask/20_training_mask.gif' "
+        r"is the mask of 'images/20_training.tif': .* table .* --from masks .* only masks such as 'mask/20_"
+    )
+    with pytest.raises(SourceError, match=message):
         wt.pack(src, tmp_path / "other", workers=1)
+    for path in (src / "1st_manual").iterdir():
+        Image.new("L", (16, 12), 9 + int(path.name[1])).save(path)
+    rows = "".join(f"images/2{n}_training.tif,1st_manual/2{n}_manual1.gif\n" for n in range(4))
+    (src / "t.csv").write_text(f"image,mask\n{rows}")
+    wt.pack(src, tmp_path / "table", kind="table", images="keep", workers=1)
+    masks = sorted(sample["mask.gif"] for sample in stored(tmp_path / "table"))
+    assert masks == sorted(path.read_bytes() for path in (src / "1st_manual").iterdir())
 
 
 @pytest.mark.parametrize("names", [["mask/a{}.png", "no_mask/b{}.png"], ["with_mask/{}.png", "without_mask/{}.png"]])

@@ -360,12 +360,17 @@ class Masks(Annotated):
         without = [*(image for image, _ in pairing.pairs), *lost] if is_most else paths  # masks of other folders
         if pairing.unpaired and (together := masks.folders_together(without)):
             example = next(filter(masks.is_mask, lost or pairing.unpaired), pairing.unpaired[0])
-            only = "--from masks (kind='masks') to pack only images with such a mask, or " if pairing.pairs else ""
+            pair, only = "", ""
+            if pairing.pairs:
+                image, fields = pairing.pairs[0]
+                mask = next(iter(fields.values()))
+                pair = f", while {mask!r} is the mask of {image!r}"
+                only = f"--from masks (kind='masks') to pack only masks such as {mask!r}, or "
             raise SourceError(
-                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and "
-                f"{len(pairing.pairs) or 'no'} images have a mask with their name ({example!r} is not such a mask): "
-                "merge the masks of an image into one file with its name; or pass "
-                f"{only}--from folder (kind='folder') if the folders are classes"
+                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, but {example!r} has no "
+                f"partner with its name{pair}: merge the masks of an image into one file with its name, or write a "
+                f"table with a row for each image, such as image,mask; or pass {only}--from folder (kind='folder') if "
+                "the folders are classes"
             )
         if is_most:
             _check_further(files, pairing, lost)
