@@ -1034,6 +1034,8 @@ def test_plain_images_with_words_for_masks_in_their_names_are_images(names, clas
         ("train_{}.bmp", "train_{}_anno.bmp", "mask.png"),  # GlaS
         ("PNGImages/{}.png", "PedMasks/{}_mask.png", "mask.png"),  # Penn-Fudan
         ("images/10k/train/{}.jpg", "labels/sem_seg/masks/train/{}.png", "mask.png"),  # BDD100K
+        ("Rural/images_png/{}.png", "Rural/masks_png/{}.png", "mask.png"),  # LoveDA
+        ("DUTS-TR-Image/{}.jpg", "DUTS-TR-Mask/{}.png", "mask.png"),
     ],
 )
 def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
@@ -1051,6 +1053,18 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
         wt.pack(src, tmp_path / "out")
     assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields[field] == 4
     assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
+
+
+def test_the_labels_that_folders_around_images_and_masks_would_become_are_named(tmp_path):
+    names = [f"{area}/{kind}_png/{{}}.png" for area in ("Rural", "Urban") for kind in ("images", "masks")]
+    src = tree_of_masks(tmp_path / "src", *names)
+    with pytest.raises(
+        SourceError, match=r"--from masks .* \('Rural', 'Urban' are then labels: pass --column label= too"
+    ):
+        wt.pack(src, tmp_path / "out")
+    assert wt.pack(src, tmp_path / "a", kind="masks", dry_run=True).manifest.classes == ("Rural", "Urban")
+    report = wt.pack(src, tmp_path / "b", kind="masks", columns={"label": ""}, workers=1)
+    assert (report.manifest.classes, report.manifest.fields) == ((), {"json": 8, "mask.png": 8, "png": 8})
 
 
 PAIRS = {

@@ -292,6 +292,15 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
     return fields
 
 
+def are_named_images(folders: Folders) -> bool:
+    """Return whether folders of images have a word for images, as ``images_png`` next to ``masks_png``.
+
+    >>> are_named_images({("images_png",): "", ("masks_png",): "mask"}), are_named_images({("photos",): ""})
+    (True, False)
+    """
+    return all(field or _IMAGE_WORD.search(_words(folder[-1])) for folder, field in folders.items())
+
+
 def folders_together(names: Iterable[str]) -> tuple[str, str] | None:
     """Return a folder of images and the folder of its masks; None without them. The names of files do not matter.
 

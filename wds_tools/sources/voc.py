@@ -376,11 +376,18 @@ class Masks(Annotated):
             _check_further(files, pairing, lost)
             return cls()
         if siblings := masks.siblings(paths, files.folders):
+            labels = quoted(sorted({*masks.classes(paths, siblings).values()}))
+            if not labels and not pairing.pairs and masks.are_named_images(siblings):
+                return cls()
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
+            are_labels = (
+                f" ({labels} are then labels: pass --column label= too if they are not, or pack each alone if they are "
+                "splits)"
+            )
             raise SourceError(
                 f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
-                "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "
-                "classes"
+                f"(kind='masks') if the second has the masks of the first{are_labels if labels else ''}, or --from "
+                "folder (kind='folder') if they are classes"
             )
         return None
 
@@ -432,8 +439,8 @@ def _check_further(files: Files, pairing: masks.Pairs, others: Sequence[str]) ->
         _, mask = min(dict(pairing.pairs)[image].items(), key=lambda item: not item[0].startswith("mask"))
         raise SourceError(
             f"{files.where} has {mask!r} as the mask of {image!r}, and another file {unpaired!r} with the same name: "
-            "if this is the mask, call its folder 'masks' and move the other file away; or pass --from masks "
-            "(kind='masks') to pack without such files"
+            f"if this is the mask, call its folder 'masks' and move masks such as {mask!r} away; if it is not, move it "
+            f"away, or pass --from masks (kind='masks'), which takes masks such as {mask!r}"
         )
 
 
