@@ -67,11 +67,11 @@ def test_the_mode_and_size_of_jpeg_are_detected(mode: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_size_of_an_image_is_that_after_its_orientation_is_applied(kind: str, orientation: int) -> None:
-    info = probe(encoded(kind, exif=b"Exif\0\0" + exif_of(orientation)))
-    size = (17, 31) if orientation in (5, 6, 7, 8) else (31, 17)
-    assert (info.width, info.height, info.orientation) == (*size, orientation)
+def test_the_size_of_an_image_is_that_after_its_orientation_is_applied(kind: str) -> None:
+    for orientation in range(1, 9):
+        info = probe(encoded(kind, exif=b"Exif\0\0" + exif_of(orientation)))
+        size = (17, 31) if orientation in (5, 6, 7, 8) else (31, 17)
+        assert (info.width, info.height, info.orientation) == (*size, orientation)
 
 
 def test_exif_after_the_pixels_of_a_png_is_read() -> None:
@@ -278,9 +278,9 @@ def test_data_of_another_type_is_a_sample_error_that_names_shard_key_and_field(
     assert (caught.value.shard, caught.value.key) == ("s.tar", "k")
 
 
-@pytest.mark.parametrize("field", ["pyd", "pickle", "pkl", "pth", "pt", "cbor", "mp", "ten", "tb", "gz", "npz", "mp4"])
-def test_types_that_run_code_or_decompress_stay_bytes(field: str) -> None:
-    assert decode_field(field, b"\x80\x04.", where=lambda: ("s", "k")) == b"\x80\x04."
+def test_types_that_run_code_or_decompress_stay_bytes() -> None:
+    for field in ("pyd", "pickle", "pkl", "pth", "pt", "cbor", "mp", "ten", "tb", "gz", "npz", "mp4"):
+        assert decode_field(field, b"\x80\x04.", where=lambda: ("s", "k")) == b"\x80\x04.", field
 
 
 def test_json_is_written_as_compact_utf8() -> None:

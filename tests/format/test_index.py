@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -205,22 +206,32 @@ def test_another_version_is_refused_with_both_versions(version: object) -> None:
         from_bytes(rewritten(version=version), name="s.parquet")
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
+def not_refused(indexes: dict[str, bytes], message: str) -> list[str]:
+    """Return the names of the indexes that are read, or refused with another message."""
+    found = []
+    for name, data in indexes.items():
+        try:
+            from_bytes(data, name="s.parquet")
+        except ManifestError as error:
+            if re.search(message, str(error)):
+                continue
+        found.append(name)
+    return found
+
+
+INVALID_METADATA = [
         {"shard_bytes": -1}, {"shard_bytes": 2**63}, {"shard_bytes": 10**30}, {"shard_bytes": "5"},
         {"shard_bytes": 1.0}, {"shard_bytes": True}, {"shard": None}, {"shard_xxh3": 5}, {"fields": None},
         {"fields": 3}, {"fields": ["png"]}, {"fields": [["jpg"]]}, {"fields": [None]},
-    ],
-)  # fmt: skip
-def test_invalid_metadata_is_refused(metadata: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet breaks the format .*rebuild it with `wds-tools index`"):
-        from_bytes(rewritten(**metadata), name="s.parquet")
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
+def test_invalid_metadata_is_refused() -> None:
+    indexes = {str(metadata): rewritten(**metadata) for metadata in INVALID_METADATA}
+    assert not_refused(indexes, r"s.parquet breaks the format .*rebuild it with `wds-tools index`") == []
+
+
+INVALID_COLUMNS = [
         {"key": None}, {"label": None}, {"jpg.xxh3": None}, {"mode": None},
         {"key": pa.array(["a", None, "c"])}, {"mode": pa.array(["a", None, "c"])},
         {"label": pa.array([1.5, 2.5, 3.5])}, {"label": pa.array(["x", "y", "z"])},
@@ -229,11 +240,12 @@ def test_invalid_metadata_is_refused(metadata: dict[str, Any]) -> None:
         {"height": pa.array([-1, 0, 0])}, {"orientation": pa.array([0, 1, 1])}, {"orientation": pa.array([9, 1, 1])},
         {"restart": pa.array([0, -1, 0])}, {"mcu_width": pa.array([-8, 0, 0])},
         {"key": pa.array([b"\xff", b"", b""])}, {"jpg.offset": pa.array([[1], [2], [3]])},
-    ],
-)  # fmt: skip
-def test_an_invalid_or_missing_column_is_refused(columns: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet breaks the format"):
-        from_bytes(rewritten(columns), name="s.parquet")
+    ]  # fmt: skip
+
+
+def test_an_invalid_or_missing_column_is_refused() -> None:
+    indexes = {str(columns): rewritten(columns) for columns in INVALID_COLUMNS}
+    assert not_refused(indexes, "s.parquet breaks the format") == []
 
 
 @pytest.mark.parametrize("columns", [{"width": pa.array([7, 8, 9], pa.int64())}, {"extra": pa.array([1.0, 2.0, 3.0])}])
@@ -258,21 +270,20 @@ def parquet_with(metadata: dict[str, str] | None) -> bytes:
     return bytes(sink.getvalue())
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"PAR1",
-        b"PAR1" + bytes(8) + b"PAR1",
-        b"hello",
-        parquet_with(None),
-        parquet_with({"other": "1"}),
-        *(parquet_with({"wds_tools": text}) for text in ("", "{", "[]", "5", "null", '"x"', "[" * 100_000)),
-    ],
-)
-def test_data_that_is_not_an_index_is_refused(data: bytes) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet is not an index of wds_tools .*`wds-tools index`"):
-        from_bytes(data, name="s.parquet")
+NO_INDEXES = [
+    b"",
+    b"PAR1",
+    b"PAR1" + bytes(8) + b"PAR1",
+    b"hello",
+    parquet_with(None),
+    parquet_with({"other": "1"}),
+    *(parquet_with({"wds_tools": text}) for text in ("", "{", "[]", "5", "null", '"x"', "[" * 100_000)),
+]
+
+
+def test_data_that_is_not_an_index_is_refused() -> None:
+    indexes = {str(number): data for number, data in enumerate(NO_INDEXES)}
+    assert not_refused(indexes, "s.parquet is not an index of wds_tools .*`wds-tools index`") == []
 
 
 @pytest.mark.parametrize("damages", [300, pytest.param(30_000, marks=pytest.mark.torture)])

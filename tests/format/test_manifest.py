@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -158,14 +159,39 @@ def test_a_shard_that_contradicts_the_totals_is_refused(changes: dict[str, Any])
         from_json(edited_shard(**changes))
 
 
-@pytest.mark.parametrize("key", ["name", "index"])
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "../a.tar", "/etc/passwd", "a/b", "a\\b", "a\0", "a\n.tar", "\ud800.tar", "x::file", 5, None],
-)
-def test_a_name_that_is_not_a_file_name_is_refused(key: str, name: object) -> None:
-    with pytest.raises(ManifestError, match="is not the name of a file next to the manifest"):
-        from_json(edited_shard(**{key: name}))
+def not_refused(texts: dict[str, str], message: str) -> list[str]:
+    """Return the names of the manifests that are read, or refused with another message."""
+    found = []
+    for name, text in texts.items():
+        try:
+            from_json(text)
+        except ManifestError as error:
+            if re.search(message, str(error)):
+                continue
+        found.append(name)
+    return found
+
+
+NO_FILE_NAMES = [
+    "",
+    ".",
+    "..",
+    "../a.tar",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    "a\0",
+    "a\n.tar",
+    "\ud800.tar",
+    "x::file",
+    5,
+    None,
+]
+
+
+def test_a_name_that_is_not_a_file_name_is_refused() -> None:
+    texts = {f"{key} {name!r}": edited_shard(**{key: name}) for key in ("name", "index") for name in NO_FILE_NAMES}
+    assert not_refused(texts, "is not the name of a file next to the manifest") == []
 
 
 def test_a_manifest_that_could_not_be_read_back_is_not_written() -> None:
@@ -182,32 +208,30 @@ def test_a_file_that_is_listed_twice_is_refused(changes: dict[str, Any]) -> None
         from_json(edited_shard(**changes))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+INVALID_ENTRIES = [
         {"samples": -1}, {"samples": 1.5}, {"samples": "10"}, {"samples": True}, {"samples": None}, {"bytes": 2**63},
         {"bytes": float("inf")}, {"index_bytes": -1}, {"index_bytes": float("nan")}, {"xxh3": ""}, {"xxh3": "G" * 32},
         {"xxh3": "ab" * 16 + "\n"}, {"xxh3": "\ud800" * 32}, {"index_xxh3": 5}, {"more": 1},
-    ],
-)  # fmt: skip
-def test_an_invalid_entry_of_a_shard_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match="breaks the format"):
-        from_json(edited_shard(**changes))
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_an_invalid_entry_of_a_shard_is_refused() -> None:
+    texts = {str(changes): edited_shard(**changes) for changes in INVALID_ENTRIES}
+    assert not_refused(texts, "breaks the format") == []
+
+
+INVALID_VALUES = [
         {"shards": None}, {"shards": {}, "samples": 0}, {"shards": [5]}, {"shards": [{}]}, {"shards": [None]},
         {"fields": None}, {"fields": ["jpg"]}, {"fields": {"jpg": "1"}}, {"fields": {"jpg": -1}},
         {"fields": {"jpg": float("inf")}}, {"classes": None}, {"classes": "cat"}, {"classes": [1]}, {"shuffled": 1},
         {"shuffled": "yes"}, {"images": []}, {"images": {}}, {"images": 5}, {"source": []}, {"source": "x"},
         {"images": {"min_width": "1", "max_width": 1, "min_height": 1, "max_height": 1}},
-    ],
-)  # fmt: skip
-def test_an_invalid_value_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"breaks the format|contradicts itself"):
-        from_json(version_1(**changes))
+    ]  # fmt: skip
+
+
+def test_an_invalid_value_is_refused() -> None:
+    texts = {str(changes): version_1(**changes) for changes in INVALID_VALUES}
+    assert not_refused(texts, "breaks the format|contradicts itself") == []
 
 
 @pytest.mark.parametrize("key", ["shards", "fields", "classes", "shuffled", "samples", "bytes", "fingerprint"])

@@ -72,13 +72,13 @@ def test_the_orientation_is_applied_once(kind: str, orientation: int) -> None:
     assert abs(pixels - expected).mean() < 12  # AVIF is lossy; another orientation gives 80
 
 
-@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "tiff_adobe_deflate"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "CMYK"])
-def test_tiffs_of_every_8_bit_mode_are_read(mode: str, compression: str) -> None:
-    data = encoded("tif", image(mode=mode), compression=compression)
-    info = probe(data)
-    assert info.mode == mode
-    assert np.array_equal(decode_rgb(memoryview(data), kind="tif", mode=mode, orientation=1), opened(data))
+def test_tiffs_of_every_8_bit_mode_are_read(mode: str) -> None:
+    for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate"):
+        data = encoded("tif", image(mode=mode), compression=compression)
+        assert probe(data).mode == mode
+        pixels = decode_rgb(memoryview(data), kind="tif", mode=mode, orientation=1)
+        assert np.array_equal(pixels, opened(data)), compression
 
 
 def test_a_grey_tiff_of_16_bits_keeps_them_as_a_stored_field_and_is_refused_as_an_image() -> None:

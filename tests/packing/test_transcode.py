@@ -101,6 +101,10 @@ def test_every_photo_becomes_crop_ready_without_changing_a_pixel(step: int) -> N
 
 @pytest.mark.parametrize("sampling", ["1x1", "2x1", "2x2", "1x2", "4x1", "1x4", "4x2", "3x1"])
 @pytest.mark.parametrize("coding", [[], ["-progressive"], ["-optimize", "-restart", "3B"]])
+@pytest.mark.torture_except(
+    *("coding0-1x1", "coding0-2x1", "coding0-2x2", "coding0-1x2", "coding0-4x1", "coding0-1x4", "coding0-3x1"),
+    *("coding1-2x2", "coding1-3x1", "coding2-2x2", "coding2-4x2"),
+)
 def test_unusual_jpegs_become_crop_ready_without_changing_a_pixel(sampling: str, coding: list[str]) -> None:
     assert_crop_ready(cjpeg("-quality", "90", "-sample", sampling, *coding))
 
@@ -110,13 +114,11 @@ def test_jpegs_with_arithmetic_coding_or_four_components_are_kept() -> None:
         assert transcode(data, CROP_READY).data is data
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"keep_rgb": True}])
 @pytest.mark.parametrize("size", [(131, 75), (64, 64), (17, 300), (8, 8), (1, 1)])
-def test_all_modes_become_crop_ready_without_changing_a_pixel(
-    mode: str, options: dict[str, object], size: tuple[int, int]
-) -> None:
-    assert_crop_ready(encode(noise(*size, mode), quality=92, **(options if mode == "RGB" else {})))
+def test_all_modes_become_crop_ready_without_changing_a_pixel(size: tuple[int, int]) -> None:
+    assert_crop_ready(encode(noise(*size, "L"), quality=92))
+    for options in ({}, {"progressive": True}, {"subsampling": 0}, {"keep_rgb": True}):
+        assert_crop_ready(encode(noise(*size), quality=92, **options))
 
 
 def test_a_jpeg_in_one_scan_per_component_becomes_one_interleaved_scan(tmp_path: Path) -> None:
@@ -446,8 +448,8 @@ def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
     assert contents(tmp_path / "dst") == contents(crop_ready)
 
 
-def test_packing_with_another_policy_into_a_dataset_is_refused(photos: Path, tmp_path: Path) -> None:
-    src, dst = photos / "cat", tmp_path / "dst"
+def test_packing_with_another_policy_into_a_dataset_is_refused(six_photos: Path, tmp_path: Path) -> None:
+    src, dst = six_photos, tmp_path / "dst"
     wt.pack(src, dst, images="raw", resize=32, workers=1)
     assert wt.pack(src, dst, images="raw", resize=32, workers=1).kept == 1
     for options, said in (

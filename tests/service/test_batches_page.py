@@ -281,50 +281,55 @@ def test_invalid_options_are_named(url: str, wanted: dict[str, Any], message: st
     assert SCRIPT not in text
 
 
-@pytest.mark.parametrize(
-    "description",
-    [
-        "1",
-        "null",
-        "[]",
-        '"Letterbox"',
-        "{}",
-        '{"kind": "Letterbox"}',
-        '{"kind": "Letterbox", "size": 2000}',
-        '{"kind": "Letterbox", "size": [1, 100000000000]}',
-        '{"kind": "CenterCrop", "size": 100, "resize": 60000}',
-        '{"kind": "Letterbox", "size": -5}',
-        '{"kind": "Letterbox", "size": true}',
-        '{"kind": "Letterbox", "size": "64"}',
-        '{"kind": "Letterbox", "size": {"kind": "Resize", "size": 3}}',
-        '{"kind": "Letterbox", "size": 64, "fill": 1e9}',
-        '{"kind": "Letterbox", "size": 64, "nothing": 1}',
-        '{"kind": "RandomResizedCrop", "size": 64, "scale": "ab"}',
-        '{"kind": "RandomResizedCrop", "size": 64, "scale": [[1], [2]]}',
-        '{"kind": "RandomResizedCrop", "size": 64, "ratio": [0, 0]}',
-        '{"kind": "RandomAffine", "size": 64, "degrees": [1, 2, 3]}',
-        '{"kind": "Mosaic", "size": 64, "tiles": 10000}',
-        '{"kind": "Schedule", "views": {"x": {"kind": "Resize", "size": 8}}}',
-        '{"kind": "Schedule", "views": []}',
-        '{"kind": "MultiScale", "views": 5}',
-        '{"kind": "MultiScale", "views": [{"kind": "MultiScale", "views": []}]}',
-        '{"kind": "Buckets", "sizes": [[64, 64]], "crop": "random", "flip": 0}',
-        '{"kind": ["Resize"], "size": 5}',
-        '{"kind": "__class__", "size": 5}',
-        '{"kind": "Blend", "view": {"kind": "os.system", "size": 5}}',
-        '{"kind": "Blend", "view": {"kind": "Letterbox", "size": 5000}}',
-        '{"kind": "Blend", "view": 5}',
-        '{"kind": "RandomIoUCrop", "size": 64, "boxes": 5}',
-        json.dumps({"kind": "Resize", "size": 8, "x": "y" * MAX_DESCRIPTION}),
-        '{"kind": "Blend", "view": ' * 60 + '{"kind": "Resize", "size": 8}' + "}" * 60,
-        "[" * 1900,
-        '{"kind": "Resize", "size": ' + "9" * 1900 + "}",
-        '{"kind": "\\ud800", "size": 8}',
-    ],
-)
-def test_descriptions_that_are_not_views_are_refused(description: str) -> None:
-    with pytest.raises(OptionError):
-        view_of("", 0, description)
+NO_VIEWS = [
+    "1",
+    "null",
+    "[]",
+    '"Letterbox"',
+    "{}",
+    '{"kind": "Letterbox"}',
+    '{"kind": "Letterbox", "size": 2000}',
+    '{"kind": "Letterbox", "size": [1, 100000000000]}',
+    '{"kind": "CenterCrop", "size": 100, "resize": 60000}',
+    '{"kind": "Letterbox", "size": -5}',
+    '{"kind": "Letterbox", "size": true}',
+    '{"kind": "Letterbox", "size": "64"}',
+    '{"kind": "Letterbox", "size": {"kind": "Resize", "size": 3}}',
+    '{"kind": "Letterbox", "size": 64, "fill": 1e9}',
+    '{"kind": "Letterbox", "size": 64, "nothing": 1}',
+    '{"kind": "RandomResizedCrop", "size": 64, "scale": "ab"}',
+    '{"kind": "RandomResizedCrop", "size": 64, "scale": [[1], [2]]}',
+    '{"kind": "RandomResizedCrop", "size": 64, "ratio": [0, 0]}',
+    '{"kind": "RandomAffine", "size": 64, "degrees": [1, 2, 3]}',
+    '{"kind": "Mosaic", "size": 64, "tiles": 10000}',
+    '{"kind": "Schedule", "views": {"x": {"kind": "Resize", "size": 8}}}',
+    '{"kind": "Schedule", "views": []}',
+    '{"kind": "MultiScale", "views": 5}',
+    '{"kind": "MultiScale", "views": [{"kind": "MultiScale", "views": []}]}',
+    '{"kind": "Buckets", "sizes": [[64, 64]], "crop": "random", "flip": 0}',
+    '{"kind": ["Resize"], "size": 5}',
+    '{"kind": "__class__", "size": 5}',
+    '{"kind": "Blend", "view": {"kind": "os.system", "size": 5}}',
+    '{"kind": "Blend", "view": {"kind": "Letterbox", "size": 5000}}',
+    '{"kind": "Blend", "view": 5}',
+    '{"kind": "RandomIoUCrop", "size": 64, "boxes": 5}',
+    json.dumps({"kind": "Resize", "size": 8, "x": "y" * MAX_DESCRIPTION}),
+    '{"kind": "Blend", "view": ' * 60 + '{"kind": "Resize", "size": 8}' + "}" * 60,
+    "[" * 1900,
+    '{"kind": "Resize", "size": ' + "9" * 1900 + "}",
+    '{"kind": "\\ud800", "size": 8}',
+]
+
+
+def test_descriptions_that_are_not_views_are_refused() -> None:
+    def is_refused(description: str) -> bool:
+        try:
+            view_of("", 0, description)
+        except OptionError:
+            return True
+        return False
+
+    assert [description for description in NO_VIEWS if not is_refused(description)] == []
 
 
 def test_samples_that_cannot_be_decoded_are_named_and_the_others_shown(url: str) -> None:

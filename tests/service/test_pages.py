@@ -481,28 +481,27 @@ def test_the_content_security_policy_allows_our_own_files_only(server: Running) 
         assert "unsafe" not in policy
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/datasets/none",
-        "/datasets/few/samples/40",
-        "/datasets/few/../../etc",
-        "/datasets/%2e%2e/few",
-        "/datasets/few%2fmanifest.json",
-        "/datasets/few%00",
-        "/datasets/%ff",
-        "/thumbnails/few/40",
-        "/thumbnails/none/0",
-        "/fields/few/0/other",
-        "/fields/few/0/..%2f..%2fmanifest.json",
-        "/fields/few/99999999999/jpg",
-        "/static/none",
-        "/static/..%2ftemplates%2fbase.html",
-        "/static/%2e%2e%2froutes.py",
-    ],
-)
-def test_what_does_not_exist_is_404(server: Running, path: str) -> None:
-    assert request(server.url, path).status == 404
+NOTHING = [
+    "/datasets/none",
+    "/datasets/few/samples/40",
+    "/datasets/few/../../etc",
+    "/datasets/%2e%2e/few",
+    "/datasets/few%2fmanifest.json",
+    "/datasets/few%00",
+    "/datasets/%ff",
+    "/thumbnails/few/40",
+    "/thumbnails/none/0",
+    "/fields/few/0/other",
+    "/fields/few/0/..%2f..%2fmanifest.json",
+    "/fields/few/99999999999/jpg",
+    "/static/none",
+    "/static/..%2ftemplates%2fbase.html",
+    "/static/%2e%2e%2froutes.py",
+]
+
+
+def test_what_does_not_exist_is_404(server: Running) -> None:
+    assert [path for path in NOTHING if request(server.url, path).status != 404] == []
 
 
 def test_a_page_reads_the_index_of_its_own_shard_only(odd: str) -> None:

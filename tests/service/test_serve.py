@@ -188,12 +188,12 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("path", HOSTILE)
-def test_a_path_that_is_not_a_file_of_a_dataset_is_not_found(server: Running, path: str) -> None:
-    reply = request(server.url, path)
-    assert reply.status == 404
-    assert b"secret" not in reply.body
-    assert b"root:" not in reply.body
+def test_a_path_that_is_not_a_file_of_a_dataset_is_not_found(server: Running) -> None:
+    for path in HOSTILE:
+        reply = request(server.url, path)
+        assert reply.status == 404, path
+        assert b"secret" not in reply.body, path
+        assert b"root:" not in reply.body, path
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
