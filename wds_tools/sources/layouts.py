@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -175,13 +175,15 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
         if len(splits) > 1 and len(above := {folder[:level] for folder in there if folder[level] in splits}) == 1:
             there = {folder: count for folder, count in there.items() if folder[:level] in above}  # not docs/img
             names = sorted({folder[level] for folder in there})
+        inside: dict[str, set[str]] = {name: set() for name in names}  # folder -> folders in it
+        for folder in there:
+            inside[folder[level]].update(folder[level + 1 : level + 2])
+        above = {folder[:level] for folder in there}
+        is_common = len(above) == 1 < len(names)
         share = sum(there.values()) / sum(counts.values())
-        is_divided = len(splits) > 1 or _are_parts(names, there, level)
+        is_divided = len(splits) > 1 or (is_common and _are_parts(inside))
         if (splits == names and share == 1) or (is_divided and share > _MOST):
-            above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
-            pairs = {folder[level : level + 2] for folder in there if len(folder) > level + 1}
-            inside = {name: [inner for upper, inner in pairs if upper == name] for name in names}
             _check_once("/".join([where, *base.split("/")[:-1]]), inside)
             return Arrangement(base, 0 if base else level, (*splits, *(name for name in names if name not in splits)))
         if is_divided:
@@ -191,7 +193,8 @@ def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = Fa
                 f"{elsewhere!r}: move these into a split too, or pass --from folder (kind='folder') if the upper "
                 "folders are the classes and no folder is a split"
             )
-        if share > _MOST and (flat := _flat_part(names, there, level)):
+        flat = next((name for name in names if not inside[name] and TEST_FOLDER.match(name)), "")
+        if is_common and share > _MOST and flat:
             raise SourceError(
                 f"{where} has images in {flat!r}, which is named like a part of a dataset, next to folders such as "
                 f"{next(name for name in names if name != flat)!r}: move {flat!r} away, or pass --from folder "
@@ -206,31 +209,16 @@ def _are_splits(names: Sequence[str]) -> bool:
     return len(forms) == 1 < len({split_in(name) for name in names} - {""}) == len(names)
 
 
-def _flat_part(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> str:
-    """Return a folder of images without folders that is named like a test set next to others; empty without one.
+def _are_parts(inside: Mapping[str, Set[str]]) -> bool:
+    """Return whether folders are parts of a dataset by their names, or because one is a split like another one.
 
-    ``train`` and ``valid`` may be classes, of vehicles and documents.
+    The other one has no folders, or one that the split has too. ``inside`` has the folders in each of them.
     """
-    with_folders = {folder[level] for folder in folders if len(folder) > level + 1}
-    flat = (name for name in names if name not in with_folders and TEST_FOLDER.match(name))
-    is_common = len({folder[:level] for folder in folders}) == 1
-    return next(flat, "") if is_common and len(names) > 1 else ""
-
-
-def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> bool:
-    """Return whether folders next to each other are parts of a dataset: by their names, or because one is a split.
-
-    Then another one has no folders, or one that the split has too.
-    """
-    below: dict[str, set[str]] = {name: set() for name in names}
-    for folder in folders:
-        below[folder[level]].update(folder[level + 1 : level + 2])
-    splits = list(filter(is_split_name, names))
-    if len(names) < 2 or len({folder[:level] for folder in folders}) > 1:
-        return False
-    in_split = below[splits[0]] if len(splits) == 1 else set()
-    like_it = in_split and any(not below[name] or below[name] & in_split for name in names if name not in splits)
-    return bool(like_it) or all(is_split_name(name) or OTHER_PART.match(name) for name in names)
+    splits = list(filter(is_split_name, inside))
+    in_split = inside[splits[0]] if len(splits) == 1 else set()
+    others = [folders for name, folders in inside.items() if name not in splits]
+    like_it = in_split and any(not folders or folders & in_split for folders in others)
+    return bool(like_it) or all(is_split_name(name) or OTHER_PART.match(name) for name in inside)
 
 
 def splits_with_classes(paths: Iterable[str]) -> list[str]:
@@ -240,12 +228,11 @@ def splits_with_classes(paths: Iterable[str]) -> list[str]:
     (['test', 'train'], [])
     """
     folders = {tuple(path.split("/")[:-1]) for path in paths}
-    while folders and all(folders) and len(first := {folder[0] for folder in folders}) == 1:
-        if is_split_name(*first):
-            break
-        folders = {folder[1:] for folder in folders}
-    are_splits = all(folder and is_split_name(folder[0]) for folder in folders)
-    return sorted({folder[0] for folder in folders}) if are_splits and any(folder[1:] for folder in folders) else []
+    above = posixpath.commonprefix([*folders])
+    level = next((i for i, name in enumerate(above) if is_split_name(name)), len(above))
+    are_splits = all(len(folder) > level and is_split_name(folder[level]) for folder in folders)
+    have_folders = any(len(folder) > level + 1 for folder in folders)
+    return sorted({folder[level] for folder in folders}) if are_splits and have_folders else []
 
 
 def first_folders(paths: Iterable[str]) -> list[str]:
@@ -270,18 +257,6 @@ def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
     """
     common = posixpath.commonprefix([folder[:-1] for folder in folders])
     return "".join(f"{name}/" for name in common)
-
-
-def without_split(path: str, level: int | None) -> str:
-    """Return a path without the folder of its split.
-
-    >>> without_split("cat/train/1.jpg", 1)
-    'cat/1.jpg'
-    """
-    if level is None:
-        return path
-    parts = path.split("/")
-    return "/".join([*parts[:level], *parts[level + 1 :]])
 
 
 def folder_of(path: str) -> str:

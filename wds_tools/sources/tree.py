@@ -372,7 +372,8 @@ class ClassFolders(Layout):
         return [name(names[class_number]) for class_number in value] if are_numbers else value
 
     def _without_split(self, path: str) -> str:
-        return layouts.without_split(path.removeprefix(self.base), self._level)
+        parts = path.removeprefix(self.base).split("/")
+        return "/".join(name for level, name in enumerate(parts) if level != self._level)
 
 
 _TABLE = "table"
