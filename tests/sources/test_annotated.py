@@ -509,7 +509,7 @@ def test_labels_and_classes_of_images_with_objects_are_refused_with_what_to_do(s
         wt.pack(src, tmp_path / "out", classes=["dog"])
     with pytest.raises(OptionError, match="is read as coco, which has no columns"):
         wt.pack(src, tmp_path / "out", columns={"label": "category_id"})
-    with pytest.raises(SourceError, match=r"labels.json has no images, .*, pack the folder that contains it"):
+    with pytest.raises(SourceError, match=r"labels.json is not a folder, .*, pack the folder that contains it"):
         wt.pack(src / "labels.json", tmp_path / "out")
 
 

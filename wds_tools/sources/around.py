@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from wds_tools.errors import SourceError
@@ -308,11 +308,11 @@ def _entries(root: Path, folder: str = "") -> tuple[list[File], list[str]]:
     return files, folders
 
 
-def images_below(root: Path) -> list[File]:
+def images_below(root: Path, folder: str = "") -> list[File]:
     """Return the first images in a folder and in those below it."""
-    folders, images = [""], list[File]()
-    for folder in islice(folders, _MAX_FOLDERS_NEXT):
-        files, inside = _entries(root, folder)
+    folders, images = [folder], list[File]()
+    for inner in islice(folders, _MAX_FOLDERS_NEXT):
+        files, inside = _entries(root, inner)
         folders += inside
         images += [file for file in files if layouts.is_image_name(file.path)]
     return images
@@ -320,12 +320,8 @@ def images_below(root: Path) -> list[File]:
 
 def _has_images(root: Path, folder: str) -> bool:
     """Return whether a folder has shards, or it or one below it has images that are not masks: its files are theirs."""
-    files, folders = _entries(root, folder)
-    if any(file.path.endswith(".tar") for file in files):
-        return True
-    below = (file for name in folders[:_MAX_FOLDERS_NEXT] for file in _entries(root, name)[0])
-    paths = (file.path for file in chain(files, below) if layouts.is_image_name(file.path))
-    return not all(map(masks.is_mask, paths))
+    has_shards = any(file.path.endswith(".tar") for file in _entries(root, folder)[0])
+    return has_shards or not all(masks.is_mask(file.path) for file in images_below(root, folder))
 
 
 def _check_folders_next_to(source: Source, root: Path, images: Sequence[str]) -> list[str]:

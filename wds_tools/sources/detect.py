@@ -130,15 +130,10 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
     """Return whether an object is packed as a stream or by ``[]``."""
     kind_of_src = "stream" if is_stream(src) else "object"
     if isinstance(src, Mapping) and kind != "object":
-        lengths = {len(value) if hasattr(value, "__len__") else -1 for value in src.values()}
-        are_columns = len(src) > 1 and len(lengths) == 1 and any(hasattr(value, "ndim") for value in src.values())
-        first, second = [*map(repr, src), "", ""][:2]
-        remedy = "one of them, such as one split"
-        if are_columns:
-            remedy = (
-                f"a pair of arrays, such as (src[{first}], src[{second}]), or a list of dictionaries, one per image"
-            )
-        raise OptionError(f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack {remedy}")
+        raise OptionError(
+            f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack one of them, such as one split; or of "
+            "arrays, a pair such as (src['images'], src['labels']), or a list of dictionaries, one per image"
+        )
     if kind not in (None, kind_of_src):
         raise OptionError(f"kind={kind!r} cannot read a {type(src).__name__}: omit kind, or pass a path")
     return kind_of_src
@@ -214,7 +209,11 @@ def detect(path: Path) -> str:
     if path.is_file() and is_image_name(path.name):
         raise SourceError(f"{path} is a single image: name the folder that contains it")
     if path.exists() and not path.is_dir():
-        raise SourceError(_why_not_detected(path))
+        raise SourceError(
+            f"{path} is not a folder, and its format cannot be detected from its name: if it has annotations (COCO, "
+            "VOC, YOLO), pack the folder that contains it and the images; otherwise name its format with --from, as "
+            f"in --from table (kind='table'): {_all_names()}"
+        )
     return "folder"
 
 
@@ -231,18 +230,6 @@ def _check_not_packed(path: Path) -> None:
             f"{path} contains packed datasets ({quoted(datasets)}): name one of them, join them with wds-tools merge, "
             "or pass --from webdataset (kind='webdataset') to pack the shards of all again"
         )
-
-
-def _why_not_detected(path: Path) -> str:
-    if path.suffix.lower() in (".json", ".xml", ".yaml", ".yml"):
-        return (
-            f"{path} has no images, and its format cannot be detected: if it has annotations (COCO, VOC, YOLO), pack "
-            "the folder that contains it and the images; if it is a table, pass --from table (kind='table')"
-        )
-    return (
-        f"{path} is not a folder, and its format cannot be detected from its name; expected a folder of images, or "
-        f"the format with --from (kind=): {_all_names()}"
-    )
 
 
 def _check_images_decide(path: Path, names: Iterable[str]) -> None:

@@ -344,8 +344,8 @@ class Table(Layout):
         }
         with_rows = set().union(*claimed.values())
         for file in files.images:
-            if file.path not in with_rows and (name := _split_without_row(file, self._plan)):
-                claimed[name].add(file.path)
+            if file.path not in with_rows and (folder := split_folder(file.path)) in claimed:
+                claimed[folder].add(file.path)
         return files.divided(claimed)
 
     def _collect(self, collector: Collector, files: Files, split: Named) -> None:
@@ -449,14 +449,6 @@ class Table(Layout):
             kind = next(annotated, "folder")
             return OptionError(f"{given}, but {where} is read as {kind}{no_columns}, because {reason}: omit {omit}")
         return SourceError(f"{where} is not in the layout {self.kind}: {reason}")
-
-
-def _split_without_row(file: File, plan: Mapping[str, Named]) -> str | None:
-    """Return the split whose name or table agrees with the folder of an image; None if there is none."""
-    folder, split = split_folder(file.path), split_of(file.path)
-    if not folder or folder in plan:
-        return folder or None
-    return next((name for name, rows in plan.items() if split_of_table(rows.file.path) == split), None)
 
 
 def _claim(collector: Collector, done: set[str], file: File) -> None:
