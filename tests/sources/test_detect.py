@@ -70,3 +70,5 @@ def test_datasets_are_named_by_their_folder_and_can_be_packed_again_without_labe
     assert again.manifest.samples == 2
     assert not again.manifest.has_labels
     assert wt.pack(tmp_path / "all", tmp_path / "both", kind="webdataset", workers=1).manifest.has_labels
+    wt.add_fields(dst, [{"__key__": f"{row:09}", "txt": f"row {row}"} for row in range(2)], name="captions")
+    assert wt.pack(dst, tmp_path / "with-captions", workers=1).manifest.fields["txt"] == 2

@@ -225,7 +225,7 @@ def _check_not_packed(path: Path) -> None:
             "again, or use wds-tools reshard"
         )
     datasets = [file.parent.name for file in sorted(path.glob(f"*/{MANIFEST_NAME}")) if _is_indexed(file.parent)]
-    if datasets and not _split_folders(path):
+    if datasets and not _is_indexed(path) and not _split_folders(path):
         raise SourceError(
             f"{path} contains packed datasets ({quoted(datasets)}): name one of them, join them with wds-tools merge, "
             "or pass --from webdataset (kind='webdataset') to pack the shards of all again"
