@@ -267,6 +267,9 @@ def test_reshard_append_merge_and_splits_keep_the_labels(packed_labels: Path, tm
     wt.pack(tmp_path / "src" / "more.jsonl", tmp_path / "same", classes=(*NAMES, "ant"), workers=1)
     wt.merge([packed_labels, tmp_path / "same"], tmp_path / "merged")
     assert manifest_of(tmp_path / "merged").field_classes == manifest_of(packed_labels).field_classes
+    report = wt.pack(tmp_path / "merged", tmp_path / "whole", dry_run=True)  # its keys occur twice
+    assert not [note for note in report.account.notes if "names begin with" in note]
+    assert report.preview.lines[0].endswith(": 8 images, 4 classes (cat, dog, fig, ...)")
     reports = wt.pack_splits(tmp_path / "src" / "t.jsonl", tmp_path / "splits", split="a=0.5,b=0.5", workers=1)
     assert {report.manifest.field_classes["labels.json"] for report in reports.values()} == {ClassList(NAMES)}
 

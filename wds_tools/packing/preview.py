@@ -15,6 +15,7 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
+from wds_tools.format.label_lists import LABELS
 from wds_tools.sources.base import Listing, Record, Source
 from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Input, Inputs
@@ -116,8 +117,12 @@ def _labels(listing: Listing) -> str:
     numbers = sorted(inputs.different("label") - {-1})
     if inputs.have_several_labels:
         numbers = sorted({number for entry in inputs for number in _numbers(entry)})
-    if numbers and listing.label_classes:
-        names = [listing.label_classes[number] for number in numbers]
+    names: Sequence[str] = listing.label_classes
+    if numbers:
+        names = [names[number] for number in numbers] if names else []
+    elif LABELS not in listing.field_classes:  # packed shards keep their field
+        names = []
+    if names:
         return f", {counted(len(names), 'class', 'classes')} ({_examples(names)})"
     if numbers:
         return f", {counted(len(numbers), 'class', 'classes')} without names ({_examples(list(map(str, numbers)))})"

@@ -369,7 +369,7 @@ class Source:
         around = import_module("wds_tools.sources.around")  # it reads tables, which are sources too
         around.leave_out_files(self, collector)
         listing = collector.listing()
-        if not listing.has_labels and "label" not in self.columns:
+        if not listing.has_labels and not {"label", LABELS} & (self.columns.keys() | listing.field_classes.keys()):
             around.note_names(self, collector)
         of_objects = (name for listed in listing.field_classes.values() for name in listed.names)
         names = listing.label_classes if listing.has_labels else of_objects

@@ -511,8 +511,8 @@ def note_on_prefixes(paths: Sequence[str], remedy: str = "move the images into f
     """
     some = paths[:: len(paths) // _LOOKED_AT + 1]
     stems = (file_stem(path) for path in some)
-    counts = Counter(NUMBERS.without(stem) or stem for stem in stems)
-    if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
+    counts = Counter(map(NUMBERS.without, stems))
+    if len(counts) < 2 or min(counts.values()) < 2 or "" in counts or any(map(split_in, counts)):
         return []
     shown = quoted(sorted(counts))
     return [f"no labels; names begin with {shown}: if these are classes, {remedy}"]
