@@ -141,7 +141,7 @@ def stream(values: list[Any], folder: Path) -> Path:
 
 def objects(values: list[Any], folder: Path) -> Path:
     items = [(Image.open(io.BytesIO(png(number))), value) for number, value in enumerate(values)]
-    return pack(items, folder / "d")
+    return pack(items, folder / "d", columns=LABEL)
 
 
 def dictionaries(values: list[Any], folder: Path) -> Path:

@@ -304,7 +304,6 @@ def test_a_label_in_every_form(tmp_path: Path, label: Callable[[int], Any]) -> N
         (np.zeros((2, 2), np.uint8), "has the type ndarray; allowed are numbers and names: let items be dictionaries"),
         ({"boxes": [[0, 0, 1, 1]]}, r"has the type dict; .* for objects, .*'objects'"),
         (Image.new("L", (6, 4)), "has the type Image"),
-        (0.5, "label 0.5 is not a whole number"),
     ],
 )
 def test_what_is_not_a_label_in_a_tuple_is_an_error(label: Any, message: str) -> None:
@@ -333,6 +332,8 @@ def test_second_entries_that_all_differ_are_ids_or_captions_and_not_labels(label
     assert len({entry.label if entry.labels is None else tuple(entry.labels) for entry in chosen}) == 20
     if not isinstance(labels[0], list):
         assert len({entry.label for entry in scan(Images(labels[:19])).inputs}) == 19
+    [note] = (note for note in scan(Images([0.5, 2.0])).account.notes if "label" in note)
+    assert "'label' is not the label, because it has numbers with fractions, such as 0.5: pass --label label" in note
     names = [f"class {number}" for number in range(20)]
     assert [entry.label for entry in scan(Images(list(range(20)), classes=names)).inputs] == list(range(20))
 

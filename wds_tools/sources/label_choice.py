@@ -205,14 +205,6 @@ def _check_odd(where: str, columns: Mapping[str, _Column], part: str) -> None:
             )
 
 
-def note_on_ids(name: str, values: Sequence[Any], options: SourceOptions, part: str) -> str | None:
-    """Return the note that values differ in each row, so they are not labels; None if the user says what they are."""
-    if options.label_type is not None or options.classes:
-        return None
-    reason = _Column(values, False, options.label_separator).why_not()
-    return _not_the_label(name, reason, part) if reason == _UNIQUE else None
-
-
 def _not_the_label(name: str, reason: str, part: str) -> str:
     return f"{part} {name!r} is not the label, because it {reason}: {_remedy(name, reason)}"
 

@@ -169,8 +169,8 @@ class ObjectSource(RecordSource):
             raise SourceError("is empty")
         values = {IMAGE: self._value(IMAGE, item[0])}
         if len(item) > 1:
-            self.is_label_guessed = LABEL not in self.options.columns and not self._lists
-            self.columns.setdefault(LABEL, LABEL)
+            if self._lists or self.options.classes:  # otherwise it may be an id or a caption
+                self.columns.setdefault(LABEL, LABEL)
             values[LABEL] = self._tuple_label(item[1], index)
         return values | {str(position): _FOLLOWS for position in range(2, len(item))}
 

@@ -39,7 +39,6 @@ from wds_tools.sources.label_choice import (
     hint,
     is_name,
     is_x,
-    note_on_ids,
     one_hot,
     with_matching_names,
 )
@@ -59,11 +58,8 @@ from wds_tools.sources.values import (
     text_of,
 )
 
-FIRST, SECOND, THIRD = "0", "1", "2"
-"""The names of the values of a list."""
-
-IN_LISTS = (SECOND, FIRST, THIRD)
-"""Where the label is in a list: second if the image is first."""
+IN_LISTS = ("1", "0", "2")
+"""Where the label is in a list, whose values have their positions as names: second if the image is first."""
 
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
@@ -124,7 +120,6 @@ class NamedValues(Source):
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
-        is_label_guessed: Whether the format names the label only by its position. Values may show it is not one.
         names_files: Whether all values are texts or JSON, and values with the name of another field name a file.
         states_classes: Whether all names with only 0 and 1 are classes.
         has_classes: Whether the names of records have classes, such as folders. Then names with only 0 and 1 are not.
@@ -134,7 +129,6 @@ class NamedValues(Source):
     names_files: ClassVar[bool] = False
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
-    is_label_guessed: bool = False
     states_classes: bool = False
     has_classes: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -447,16 +441,12 @@ class Names:
             if label is None:
                 return LabelChoice()
             self._check_label(label)
-            if source.is_label_guessed and (
-                note := note_on_ids(label, self.labels[label], source.options, source.part)
-            ):
-                return LabelChoice(notes=(note,))
             return self._with_names(LabelChoice(label, None, self.labels[label], source.class_lists.get(label)))
         if source.states_classes and (hot := self._one_hot(image)):
             return LabelChoice(classes=hot, hot=hot)
         others = [name for name in self.labels if name in self.kinds and name != image]
         preferred = [name for name in source.preferred.get(LABEL, ()) if name in others]
-        if preferred[:1] != [FIRST]:  # without an image at the start, a list has no usual order
+        if preferred[:1] != ["0"]:  # without an image at the start, a list has no usual order
             preferred = preferred[:1]
         typed = [name for name in source.class_lists if name in others]
         groups = [preferred] if preferred else source.label_groups([name for name in self.kinds if name != image])
