@@ -781,7 +781,7 @@ def test_an_interrupted_pack_of_row_groups_is_continued_to_the_same_bytes(
         patch.setattr(ShardFile, "write", stop)
         with pytest.raises(KeyboardInterrupt):
             pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=1)
-    assert pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=2).kept > 0
+    assert pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=1).kept > 0
     assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
 
 

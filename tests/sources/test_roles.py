@@ -180,19 +180,13 @@ def check_no_label(kind: str, columns: Columns, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MARKED)
-def test_numbers_with_fractions_are_not_the_label_whatever_their_name(kind: str, tmp_path: Path) -> None:
-    check_no_label(kind, FRACTIONS, tmp_path)
-
-
-@pytest.mark.parametrize("kind", MARKED)
-def test_a_number_of_its_own_in_each_row_is_not_the_label_whatever_its_name(kind: str, tmp_path: Path) -> None:
-    check_no_label(kind, UNIQUE, tmp_path)
-
-
-@pytest.mark.parametrize("kind", MARKED)
-def test_two_columns_that_could_be_the_label_are_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
+def test_a_column_called_label_is_the_label_only_by_its_values(kind: str, tmp_path: Path) -> None:
+    for name, columns in (("fractions", FRACTIONS), ("unique", UNIQUE)):
+        (tmp_path / name).mkdir()
+        check_no_label(kind, columns, tmp_path / name)
+    (tmp_path / "two").mkdir()
     with pytest.raises(SourceError, match=r"could be the label.*'label\b.*'category\b"):
-        scan(kind, TWO, tmp_path)
+        scan(kind, TWO, tmp_path / "two")
 
 
 BREEDS = [["owl", "cat", "fig"][number % 3] for number in range(COUNT)]
@@ -202,12 +196,20 @@ WITH_TEXTS = [one for one in MARKED if getattr(one, "values", ["mds"])[0] not in
 
 @pytest.mark.parametrize("kind", WITH_TEXTS)
 def test_texts_that_match_the_numbers_of_the_label_are_its_class_names(kind: str, tmp_path: Path) -> None:
-    found = scan(kind, {"label": NUMBERS, "BreedName": BREEDS}, tmp_path)
-    assert found.classes == ("owl", "cat", "fig")
-    assert [entry.label for entry in found.inputs] == NUMBERS[: len(found.inputs)]
-    roles = {part.name: part.role for part in found.account.parts}
-    assert (roles["label"], roles["BreedName"]) == ("label", "class names")
-    assert any("'BreedName', whose values match the numbers in" in note for note in found.account.notes)
+    for name in ("BreedName", "bird"):
+        (tmp_path / name).mkdir()
+        found = scan(kind, {"label": NUMBERS, name: BREEDS}, tmp_path / name)
+        assert [entry.label for entry in found.inputs] == NUMBERS[: len(found.inputs)]
+        [note] = (note for note in found.account.notes if repr(name) in note)
+        if name == "bird":
+            assert found.classes == ()
+            assert "has one text for each number of" in note
+            assert "--label bird" in note
+            continue
+        assert found.classes == ("owl", "cat", "fig")
+        roles = {part.name: part.role for part in found.account.parts}
+        assert (roles["label"], roles["BreedName"]) == ("label", "class names")
+        assert "'BreedName', whose values match the numbers in" in note
 
 
 HOT = {name: [int(breed == name) for breed in BREEDS] for name in ("owl", "cat", "fig")}
@@ -257,15 +259,6 @@ def test_a_label_that_the_user_named_has_the_class_names_that_match_it(kind: str
     assert [entry.label for entry in found.inputs] == NUMBERS
 
 
-@pytest.mark.parametrize("kind", WITH_TEXTS)
-def test_texts_with_another_name_that_match_the_numbers_of_the_label_are_noted(kind: str, tmp_path: Path) -> None:
-    found = scan(kind, {"label": NUMBERS, "bird": BREEDS}, tmp_path)
-    assert found.classes == ()
-    [note] = (note for note in found.account.notes if "'bird'" in note)
-    assert "has one text for each number of" in note
-    assert "--label bird" in note
-
-
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb", "parquet", "table"])
 def test_texts_that_do_not_match_the_numbers_of_the_label_are_entries(kind: str, tmp_path: Path) -> None:
     splits = ["train", "val", "test"] * (COUNT // 3)
@@ -277,11 +270,13 @@ def test_texts_that_do_not_match_the_numbers_of_the_label_are_entries(kind: str,
 
 
 @pytest.mark.parametrize("kind", [one for one in MARKED if getattr(one, "values", ["mds"])[0] != "mds"])
-@pytest.mark.parametrize("name", ["is_train", "fold", "is_valid", "is_training_img"])
-def test_numbers_of_splits_are_named_in_a_note(kind: str, name: str, tmp_path: Path) -> None:
-    found = scan(kind, {"label": NUMBERS, name: [number % 2 for number in range(COUNT)]}, tmp_path)
-    [note] = (note for note in found.account.notes if repr(name) in note)
-    assert "names splits, '0', '1'" in note
+def test_numbers_of_splits_are_named_in_a_note(kind: str, tmp_path: Path) -> None:
+    names = ("is_train", "fold", "is_valid", "is_training_img")
+    splits = {name: [number % 2 for number in range(COUNT)] for name in names}
+    found = scan(kind, {"label": NUMBERS, **splits}, tmp_path)
+    for name in names:
+        [note] = (note for note in found.account.notes if repr(name) in note)
+        assert "names splits, '0', '1'" in note
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb", "parquet", "table"])
