@@ -53,15 +53,24 @@ def found(samples: list[Sample]) -> list[tuple[int | str | None, str]]:
     return [(sample.name if sample.name is not None else sample.label, sample.pixels) for sample in samples]
 
 
+def listed(src: Path) -> list[tuple[int | None, str]]:
+    """Return (class number, pixels) as the packer reads them."""
+    source = open_source(src)
+    images = [(entry.label, source.read(entry).image) for entry in source.scan().inputs]
+    return [
+        (label, checksum(image) if isinstance(image, bytes) else checksum_of(np.asarray(image)))
+        for label, image in images
+    ]
+
+
 NUMBERED = list(zip([0, 1, 2] * 2, SUMS, strict=True))
 NAMED = list(zip(NAMES * 2, SUMS, strict=True))
 
 # Values by msgpack
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_images_and_labels_of_dictionaries_and_lists_are_found(tmp_path: Path) -> None:
+    values: list[Any] = [
         lambda n: {"image": DATA[n], "label": n % 3},
         lambda n: {"label": n % 3, "image": DATA[n], "width": 12},
         lambda n: {"img": DATA[n], "target": n % 3},
@@ -72,17 +81,16 @@ NAMED = list(zip(NAMES * 2, SUMS, strict=True))
         lambda n: {"image": nd(np.frombuffer(DATA[n], np.uint8)), "label": n % 3},  # tensorpack's JPEG
         lambda n: {"image": nd(PIXELS[n]), "label": nd(np.array([n % 3]))},
         lambda n: {"image": png(PIXELS[n]), "label": float(n % 3)},
-    ],
-)
-def test_images_and_labels_of_dictionaries_and_lists_are_found(value: Any, tmp_path: Path) -> None:
-    records = {f"{n:08d}": msgpack.packb(value(n)) for n in range(6)}
-    records |= {"__len__": msgpack.packb(6), "__keys__": msgpack.packb(sorted(records))}
-    src = write(tmp_path / "a.lmdb", records)
-    assert found(packed(src, tmp_path / "dst")) == NUMBERED
-    roles, account = account_of(src)
-    assert (roles["__len__"], roles["__keys__"]) == ("it describes the database",) * 2
-    assert {"image", "label"} <= set(roles.values())
-    assert account.given == 6
+    ]
+    for number, value in enumerate(values):
+        records = {f"{n:08d}": msgpack.packb(value(n)) for n in range(6)}
+        records |= {"__len__": msgpack.packb(6), "__keys__": msgpack.packb(sorted(records))}
+        src = write(tmp_path / f"{number}.lmdb", records)
+        assert listed(src) == NUMBERED
+        roles, account = account_of(src)
+        assert (roles["__len__"], roles["__keys__"]) == ("it describes the database",) * 2
+        assert {"image", "label"} <= set(roles.values())
+        assert account.given == 6
 
 
 def test_values_of_the_old_format_without_a_type_for_bytes_are_read(tmp_path: Path) -> None:
@@ -131,9 +139,8 @@ def test_several_labels_of_a_record_are_a_field(tmp_path: Path) -> None:
 # Labels under other keys
 
 
-@pytest.mark.parametrize(
-    ("image", "label"),
-    [
+def test_a_label_is_found_under_the_key_of_its_image_with_another_word(tmp_path: Path) -> None:
+    keys = [
         ("image-{:09d}", "label-{:09d}"),
         ("image_{}", "label_{}"),
         ("img/{}", "label/{}"),
@@ -146,16 +153,14 @@ def test_several_labels_of_a_record_are_a_field(tmp_path: Path) -> None:
         ("{}.jpg", "{}.cls"),
         ("set/{}.jpg", "set/{}.label"),
         ("train_{}", "train_{}_label"),
-    ],
-)
-def test_a_label_is_found_under_the_key_of_its_image_with_another_word(image: str, label: str, tmp_path: Path) -> None:
-    records = {image.format(n): DATA[n] for n in range(6)} | {label.format(n): b"%d" % (n % 3) for n in range(6)}
-    records["num-samples"] = b"6"
-    src = write(tmp_path / "a.lmdb", records)
-    assert found(packed(src, tmp_path / "dst")) == NUMBERED
-    roles, account = account_of(src)
-    assert roles["num-samples"] == "it describes the database"
-    assert account.given == 6
+    ]
+    for number, (image, label) in enumerate(keys):
+        records = {image.format(n): DATA[n] for n in range(6)} | {label.format(n): b"%d" % (n % 3) for n in range(6)}
+        src = write(tmp_path / f"{number}.lmdb", {**records, "num-samples": b"6"})
+        assert listed(src) == NUMBERED
+        roles, account = account_of(src)
+        assert roles["num-samples"] == "it describes the database"
+        assert account.given == 6
 
 
 def test_further_values_and_masks_of_an_image_belong_to_its_sample(tmp_path: Path) -> None:

@@ -128,9 +128,8 @@ def test_cifar10_of_torchvision(tmp_path: Path) -> None:
     assert names(found) == ["cat", "airplane", "truck", "cat", "automobile", "airplane"]
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
+def test_class_names_of_objects_in_every_form() -> None:
+    forms: list[dict[str, Any]] = [
         {"classes": [("tench", "Tinca tinca"), ("goldfish",), ("shark", "white shark")]},  # as ImageNet's are
         {"classes": np.array(["tench, Tinca tinca", "goldfish", "shark, white shark"])},
         {"class_to_idx": {"shark, white shark": 2, "goldfish": 1, "tench, Tinca tinca": 0}},
@@ -150,11 +149,11 @@ def test_cifar10_of_torchvision(tmp_path: Path) -> None:
                 {"id": 0, "name": "tench, Tinca tinca"},
             ]
         },
-    ],
-)
-def test_class_names_of_objects_in_every_form(tmp_path: Path, attributes: dict[str, Any]) -> None:
-    found = packed(Images(CYCLE, **attributes), tmp_path / "dst")
-    assert names(found) == ["tench, Tinca tinca", "goldfish", "shark, white shark"] * 2
+    ]
+    for attributes in forms:
+        listing = scan(Images(CYCLE, **attributes))
+        assert listing.classes == ("tench, Tinca tinca", "goldfish", "shark, white shark"), attributes
+        assert [entry.label for entry in listing.inputs] == CYCLE
 
 
 @pytest.mark.parametrize("attributes", [{"class_to_idx": {"a": 1, "b": 2}}, {"classes": {1: "a", 2: "b"}}])
@@ -198,9 +197,8 @@ def test_class_names_that_contradict_each_other_or_the_labels_are_an_error(
     assert scan(Images(labels, **attributes), classes=["a", "b", "c"]).classes == ("a", "b", "c")
 
 
-@pytest.mark.parametrize(
-    ("labels", "attributes", "names", "note"),
-    [
+def test_attributes_that_may_have_class_names_are_noted() -> None:
+    cases: list[tuple[list[Any], dict[str, Any], tuple[str, ...], str | None]] = [
         ([0, 1, 0], {"names": ["ann", "bob", "cid"]}, (), None),  # of the items
         ([0, 1, 0], {"names": ["ann", "bob", "cid", "dan"]}, (), "'names' .*, which may name the classes"),
         (["cat", "dog"], {"names": ["ann", "bob", "cid"]}, ("cat", "dog"), "which may name the classes"),
@@ -221,15 +219,12 @@ def test_class_names_that_contradict_each_other_or_the_labels_are_an_error(
         ([0, 1, 1], {"names": ["x", "y"]}, ("x", "y"), None),
         ([0, 1, 0], {"categories": ["cat", "dog", "cat"]}, (), "'categories' .* is a list"),
         (["b", "a", "b"], {"classes": ["b", "a", "b"], "class_names": ["a", "b"]}, ("a", "b"), None),
-    ],
-)
-def test_attributes_that_may_have_class_names_are_noted(
-    labels: list[Any], attributes: dict[str, Any], names: tuple[str, ...], note: str | None
-) -> None:
-    listing = scan(Images(labels, **attributes))
-    assert listing.classes == names
-    notes = [text for text in listing.account.notes if "PIL" not in text]
-    assert [bool(re.search(note or "", text)) for text in notes] == [True] * bool(note)
+    ]
+    for labels, attributes, names, note in cases:
+        listing = scan(Images(labels, **attributes))
+        assert listing.classes == names, attributes
+        notes = [text for text in listing.account.notes if "PIL" not in text]
+        assert [bool(re.search(note or "", text)) for text in notes] == [True] * bool(note), attributes
 
 
 def test_names_of_attributes_are_those_of_lists_of_0_and_1() -> None:
