@@ -53,33 +53,34 @@ def run_commands(commands: list[str], environment: dict[str, str], folder: Path)
 
 
 def test_datasets_are_packed_verified_served_copied_and_exported(
-    server_environment: dict[str, str], six_photos: Path, tmp_path: Path
+    server_environment: dict[str, str], six_photos: Path, few: Path, tmp_path: Path
 ) -> None:
-    out = run_commands(
-        [
-            "pack six_photos data/photos --workers 2 --shard-bytes 100kB",
-            "pack six_photos raw --images raw --resize 64x64",
-            "verify data/photos",
-            "verify raw",
-            "info raw",
-            "plan data/photos --batch-size 2",
-            "reshard data/photos resharded --shard-bytes 1MB",
-            "merge resharded raw -o merged",
-            "unpack resharded files",
-            "export raw --to dali,energon,hf,timm,wids",
-        ],
-        server_environment,
-        tmp_path,
-    )
-    assert out.count("is undamaged: 6 samples") == 2
-    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 6
-    with program(tmp_path / "data", env=server_environment) as server:
-        url = f"{server.url}/data/photos"
-        assert b"photos" in request(server.url, "/").body
-        assert request(server.url, "/thumbnails/photos/0").headers["Content-Type"].startswith("image/")
-        out = run_commands([f"copy {url} copied", f"verify {url}", "verify copied"], server_environment, tmp_path)
-    assert out.count("is undamaged: 6 samples") == 2
+    with program(few, env=server_environment) as server:
+        url = f"{server.url}/data/packed"
+        assert b"packed" in request(server.url, "/").body
+        assert request(server.url, "/thumbnails/packed/0").headers["Content-Type"].startswith("image/")
+        out = run_commands(
+            [
+                "pack six_photos photos --workers 2 --shard-bytes 100kB",
+                "pack six_photos raw --images raw --resize 64x64",
+                "verify photos",
+                "verify raw",
+                "info raw",
+                "plan photos --batch-size 2",
+                "reshard photos resharded --shard-bytes 1MB",
+                "merge resharded raw -o merged",
+                "unpack resharded files",
+                "export raw --to dali,energon,hf,timm,wids",
+                f"copy {url} copied",
+                f"verify {url}",
+                "verify copied",
+            ],
+            server_environment,
+            tmp_path,
+        )
     assert server.errors == ""
+    assert out.count("is undamaged: 6 samples") == out.count("is undamaged: 40 samples") == 2
+    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 6
 
 
 @pytest.mark.torture
