@@ -562,7 +562,7 @@ DATASETS["ADE20K"] = Dataset(
     {path.replace("images", "annotations").replace(".jpg", ".png"): MASK for path in rooms}
     | {"sceneCategories.txt": lines(f"{stem(path)} airport_terminal" for path in rooms)},
     options={**FOLDERS, "kind": "masks"},
-    error="sceneCategories.txt has a value for each image, .* write it as CSV .*; or pass --from masks",
+    error=r"sceneCategories.txt has a value .* write it as CSV .*; or pass --from masks [^,]* images without it$",
     fields=("mask.png",),
 )
 streets = {

@@ -95,12 +95,11 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
         first = next((path for path, relation in of_split.items() if relation.is_certain and not are_labelled), None)
         if first is not None:
             above = posixpath.commonpath(folders)
-            can_be_alone = above and not files.in_archive and layout.kind == "folder"
-            alone = (
-                f"pack {files.where}/{above}" if can_be_alone else f"pass --from {layout.kind} (kind={layout.kind!r})"
-            )
-            others = "" if is_all else ", and each other split on its own"
-            raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it{others}")
+            alone = f"pass --from {layout.kind} (kind={layout.kind!r}) to pack the images without it"
+            if above and not files.in_archive and layout.kind == "folder":
+                others = "" if is_all else ", and each other split on its own"
+                alone = f"pack {files.where}/{above} to pack the images without it{others}"
+            raise SourceError(f"{first} {of_split[first].reason}; or {alone}")
         about_files = of_split | about_files
     names_of_splits = {*map(layouts.split_in, by_split)} - {""}
     small = {file.path: file for file in unread if file.size <= _MAX_CLASS_LIST_BYTES}
