@@ -44,44 +44,42 @@ def table(photos: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "\ufeffzero \r\n one\r\n\r\ntwo\r\nthree\r\n".encode(),
-        "\r".join(NAMES).encode(),
-        "\n".join(NAMES).encode("utf-16"),
-        b"# our classes\n" + "\n".join(NAMES).encode(),
-        b"3 three\n2 two\n1 one\n0 zero\n",
-        b"0,zero\n1,one\n2,two\n3,three",
-        b'label\tid\n"three"\t3\n"two"\t2\n"one"\t1\n"zero"\t0\n',
-        b"0: zero\n1: one\n2: two\n3: three\n",
-        b"- zero\n- one\n- two\n- three\n",
-        json.dumps(NAMES, indent=1).encode(),
-        json.dumps({name: number for number, name in enumerate(NAMES)}).encode(),
-        json.dumps(dict(enumerate(NAMES))).encode(),
-        str(dict(enumerate(NAMES))).encode(),
-        yaml.safe_dump({"nc": 4, "names": dict(enumerate(NAMES))}).encode(),
-        yaml.safe_dump({"names": [*NAMES], "train": "images"}).encode(),
-        yaml.safe_dump({"classes": {name: number for number, name in enumerate(NAMES)}}).encode(),
-        b'"zero"\n"one"\n"two"\n"three"\n',
-        b"zero, one, two, three\n",
-        b"0. zero\n1. one\n2. two\n3. three\n",
-        b"0) zero\n1) one\n2) two\n3) three\n",
-        b"0 - zero\n1 - one\n2 - two\n3 - three\n",
-        LABEL_MAP,
-        json.dumps({number: [f"n0144076{number}", name] for number, name in enumerate(NAMES)}).encode(),
-        "".join(f"n0144076{number} {name}\n" for number, name in enumerate(NAMES)).encode(),
-        json.dumps([{"id": number, "name": name} for number, name in enumerate(NAMES)]).encode(),
-        json.dumps({"id2label": dict(enumerate(NAMES)), "label2id": {one: NAMES.index(one) for one in NAMES}}).encode(),
-    ],
+FORMS = (
+    "\ufeffzero \r\n one\r\n\r\ntwo\r\nthree\r\n".encode(),
+    "\r".join(NAMES).encode(),
+    "\n".join(NAMES).encode("utf-16"),
+    b"# our classes\n" + "\n".join(NAMES).encode(),
+    b"3 three\n2 two\n1 one\n0 zero\n",
+    b"0,zero\n1,one\n2,two\n3,three",
+    b'label\tid\n"three"\t3\n"two"\t2\n"one"\t1\n"zero"\t0\n',
+    b"0: zero\n1: one\n2: two\n3: three\n",
+    b"- zero\n- one\n- two\n- three\n",
+    json.dumps(NAMES, indent=1).encode(),
+    json.dumps({name: number for number, name in enumerate(NAMES)}).encode(),
+    json.dumps(dict(enumerate(NAMES))).encode(),
+    str(dict(enumerate(NAMES))).encode(),
+    yaml.safe_dump({"nc": 4, "names": dict(enumerate(NAMES))}).encode(),
+    yaml.safe_dump({"names": [*NAMES], "train": "images"}).encode(),
+    yaml.safe_dump({"classes": {name: number for number, name in enumerate(NAMES)}}).encode(),
+    b'"zero"\n"one"\n"two"\n"three"\n',
+    b"zero, one, two, three\n",
+    b"0. zero\n1. one\n2. two\n3. three\n",
+    b"0) zero\n1) one\n2) two\n3) three\n",
+    b"0 - zero\n1 - one\n2 - two\n3 - three\n",
+    LABEL_MAP,
+    json.dumps({number: [f"n0144076{number}", name] for number, name in enumerate(NAMES)}).encode(),
+    "".join(f"n0144076{number} {name}\n" for number, name in enumerate(NAMES)).encode(),
+    json.dumps([{"id": number, "name": name} for number, name in enumerate(NAMES)]).encode(),
+    json.dumps({"id2label": dict(enumerate(NAMES)), "label2id": {one: NAMES.index(one) for one in NAMES}}).encode(),
 )
-def test_all_usual_forms_are_read(
-    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
-) -> None:
-    (tmp_path / "names").write_bytes(content)
-    report = wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True)
-    assert report.manifest.classes == NAMES
-    assert not caplog.records
+
+
+def test_all_usual_forms_are_read(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for content in FORMS:
+        (tmp_path / "names").write_bytes(content)
+        report = wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True)
+        assert report.manifest.classes == NAMES, content
+        assert not caplog.records, content
 
 
 @pytest.mark.parametrize(
@@ -142,21 +140,21 @@ def test_names_may_count_from_1_if_the_labels_do(
     ]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("Audi A4 2012", "BMW M3 2012", "Dodge Ram 2010", "Fiat 500 2012"),
-        ("n01 tench, Tinca tinca", "n02 goldfish", "n03 hen", "n04 cock"),
-        ("class 0", "other 0", "class 1", "other 1"),
-        ("Boeing 737", "Boeing 747", "Airbus 320", "Airbus 330"),
-        ("iPhone 12", "Pixel", "Galaxy 9", "3310"),
-        ("1 cent", "2 cent", "5 cent", "10 cent"),
-        ("001.Black_footed_Albatross", "002.Laysan", "COVID-19", "C. elegans"),
-    ],
+WITH_NUMBERS = (
+    ("Audi A4 2012", "BMW M3 2012", "Dodge Ram 2010", "Fiat 500 2012"),
+    ("n01 tench, Tinca tinca", "n02 goldfish", "n03 hen", "n04 cock"),
+    ("class 0", "other 0", "class 1", "other 1"),
+    ("Boeing 737", "Boeing 747", "Airbus 320", "Airbus 330"),
+    ("iPhone 12", "Pixel", "Galaxy 9", "3310"),
+    ("1 cent", "2 cent", "5 cent", "10 cent"),
+    ("001.Black_footed_Albatross", "002.Laysan", "COVID-19", "C. elegans"),
 )
-def test_names_with_numbers_in_them_stay_as_they_are(table: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
-    (tmp_path / "names").write_text("\n".join(names))
-    assert wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes == names
+
+
+def test_names_with_numbers_in_them_stay_as_they_are(table: Path, tmp_path: Path) -> None:
+    for names in WITH_NUMBERS:
+        (tmp_path / "names").write_text("\n".join(names))
+        assert wt.pack(table, tmp_path / "dst", classes=tmp_path / "names", dry_run=True).manifest.classes == names
 
 
 def test_quoted_names_are_taken_as_they_are(table: Path, tmp_path: Path) -> None:
@@ -175,28 +173,28 @@ def test_a_name_that_two_ids_of_wordnet_have_keeps_the_id(table: Path, tmp_path:
         assert found == ("crane (n02012849)", "tench, Tinca tinca", "crane (n03126707)", "goldfish")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"9" * 5000 + b" ant\n1 bee\n",
-        b'{"' + b"9" * 5000 + b'": "ant"}',
-        b'{"1000000000000": "ant"}',
-        b"x" * 200_000 + b", bee",
-        b"a" + b" " * 100_000 + b"b\na\n",
-        b"\n" * 100_000 + b"item {",
-        b"item { id: 0 name: " + b"x" * 100_000 + b" }",
-        b"item { id: 0 name: '\\x' }\nitem { id: 1 name: '\\",
-        b"[" * 100_000,
-        b"\x00\x01\x02\n\x03",
-        b"names: &a [*a]",
-        b"'",
-        b'"\n"\n',
-        b"",
-    ],
+HOSTILE = (
+    b"9" * 5000 + b" ant\n1 bee\n",
+    b'{"' + b"9" * 5000 + b'": "ant"}',
+    b'{"1000000000000": "ant"}',
+    b"x" * 200_000 + b", bee",
+    b"a" + b" " * 100_000 + b"b\na\n",
+    b"\n" * 100_000 + b"item {",
+    b"item { id: 0 name: " + b"x" * 100_000 + b" }",
+    b"item { id: 0 name: '\\x' }\nitem { id: 1 name: '\\",
+    b"[" * 100_000,
+    b"\x00\x01\x02\n\x03",
+    b"names: &a [*a]",
+    b"'",
+    b'"\n"\n',
+    b"",
 )
-def test_damaged_and_hostile_files_are_read_or_refused_quickly(content: bytes) -> None:
-    with contextlib.suppress(SourceError):
-        assert all(isinstance(name, str) for name in names_of(content, "classes.txt"))
+
+
+def test_damaged_and_hostile_files_are_read_or_refused_quickly() -> None:
+    for content in HOSTILE:
+        with contextlib.suppress(SourceError):
+            assert all(isinstance(name, str) for name in names_of(content, "classes.txt"))
 
 
 def test_bytes_in_label_maps_are_read_as_protocol_buffers_write_them() -> None:

@@ -33,8 +33,13 @@ def in_pixels(path, **options):
     return scaled(yolo.parse(path.read_bytes(), path.name, **options), *SIZES[path.stem.partition("_seg")[0]])
 
 
-@pytest.mark.parametrize("path", LABELS, ids=lambda path: str(path.relative_to(FOREIGN)))
-def test_label_files_of_other_programs_have_the_boxes_that_these_were_given(path):
+def test_label_files_of_other_programs_have_the_boxes_that_these_were_given():
+    assert len(LABELS) > 20
+    for path in LABELS:
+        check_boxes_of(path)
+
+
+def check_boxes_of(path):
     objects = in_pixels(path)
     expected = BOXES[path.stem]
     assert len(objects) == len(expected)
@@ -136,7 +141,8 @@ def test_entries_of_data_yaml_are_all_in_the_account():
         ("names: [a]\ntrain: {x: y}", "train is not a path"),
         ("names: [a]\nkpt_shape: 17", "kpt_shape is not"),
         ("names: [a]\nflip_idx: [1, x]", "flip_idx is not a list of point numbers"),
-        ("names: [a]\nkpt_shape: [17, 4]", r"kpt_shape is \[17, 4\]"),
+        ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape is not"),
+        ("names: [a]\nkpt_shape: [17, 3, 1]", "kpt_shape is not"),
         ("names: [a]\nx: !!python/object/apply:os.system [ls]", None),
         ("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: &c [*b,*b,*b]\nnames: [*c]", "no class names"),
         ("x" * (2 << 20), "allowed are 1,048,576"),

@@ -45,7 +45,7 @@ _SPLITS = "with and without the name of a split"
 _NO_CLASS = "object"  # of regions of VIA without attributes
 _Points = Sequence[Sequence[float]]
 _Shape = dict[str, Any]
-_MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
+_MAX_FILES = 50  # JSON files that are looked at, the largest ones
 
 
 class Coco(Annotated):
@@ -84,7 +84,7 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
     stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
     candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
-    candidates.sort(key=lambda file: not coco.has_usual_name(file.path))
+    candidates.sort(key=lambda file: -file.size)
     coco_files = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
     return list(islice(coco_files, 1) if first else coco_files)
 
@@ -189,7 +189,7 @@ def _shape_files(files: Files, *, first: bool = False) -> Iterator[tuple[File, b
     names = {posixpath.basename(file.path) for file in files.images} if described else set()
     names |= {posixpath.splitext(name)[0] for name in names}
     of_images = [file for file in described if file_stem(file.path) in names]
-    of_splits = sorted({*described} - {*of_images}, key=lambda file: (not coco.has_usual_name(file.path), file.path))
+    of_splits = sorted({*described} - {*of_images}, key=lambda file: (-file.size, file.path))
     for file in (*of_splits[:_MAX_FILES], *(of_images[:LOOKED_AT] if first else of_images)):
         data = files.read(file)
         if (kind := format_of(data)) is not None:

@@ -47,8 +47,6 @@ _KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "ima
 _WORDS = "|".join((*_KINDS, "annotations?", "coco", "labels?", "results?"))
 _AROUND = re.compile(rf"^(({_WORDS})[-_.])+|([-_.]({_WORDS}))+$")
 _MERGED = re.compile(r"(instances|person_keypoints|captions)(_.*)?\.json")
-_USUAL_NAMES = ("labels.json", "annotations.json", "result.json", "coco.json", "_annotations.coco.json")
-_ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
 _GEOMETRY = ("bbox", "segmentation", "keypoints", "iscrowd")
 _decode = json.JSONDecoder().raw_decode
@@ -60,22 +58,6 @@ def is_coco(data: bytes) -> bool:
     """Return whether a JSON file can be COCO: it has the words of its lists."""
     data = data.replace(b"\0", b"") if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else data
     return b'"images"' in data and (b'"annotations"' in data or b'"categories"' in data)
-
-
-def has_usual_name(path: str) -> bool:
-    """Return whether a JSON file has a name or a folder as COCO files have.
-
-    >>> has_usual_name("annotations/a.json"), has_usual_name("labels.json"), has_usual_name("meta/1.json")
-    (True, True, False)
-    """
-    folder, name = posixpath.split(path.lower())
-    stem = name.removesuffix(".json")
-    return (
-        stem == _ROBOFLOW
-        or bool(_split_in_name(stem))
-        or posixpath.basename(folder) == "annotations"
-        or name in _USUAL_NAMES
-    )
 
 
 def can_be_merged(path: str) -> bool:
@@ -446,7 +428,7 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """Return the annotations of two files about the same images, such as instances and captions.
 
     Objects with the same class and box become one with the attributes of both, as in ``person_keypoints`` and
-    ``instances``, and so do those with the same class and id.
+    ``instances``.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(source_id) for source_id, name in zip(second.ids, second.names, strict=True)):
@@ -481,19 +463,12 @@ def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]
     boxes: dict[Any, list[int]] = {}
     for i, entry in enumerate(objects):
         boxes.setdefault(_class_and_box(entry), []).append(i)
-    without = []
     for entry in more.get("objects", ()):
         entry["category"] = numbers[entry["category"]]
         if same := boxes.get(_class_and_box(entry)):
             i = min(same, key=lambda i: objects[i].get("id") != entry.get("id"))
             same.remove(i)
             objects[i] = entry | objects[i]
-        else:
-            without.append(entry)
-    ids = {(objects[i]["category"], objects[i]["id"]): i for same in boxes.values() for i in same if "id" in objects[i]}
-    for entry in without:
-        if (place := ids.get((entry["category"], entry.get("id")))) is not None:
-            objects[place] = entry | objects[place]
         else:
             objects.append(entry)
     together = more | facts
@@ -514,19 +489,10 @@ def split_of(path: str) -> str:
     >>> split_of("train_coco.json"), split_of("annotations_val.json"), split_of("val/labels.json")
     ('train', 'val', 'val')
     """
-    folder, name = posixpath.split(path)
-    stem = name.removesuffix(".json")
-    split = _split_in_name(stem)
-    if split and is_split_name(split):
-        return split
-    return split_folder(path) or (posixpath.basename(folder) if stem == _ROBOFLOW else split)
-
-
-def _split_in_name(stem: str) -> str:
-    """Return the split in a name, or what follows a kind of COCO, such as "default"; "" without either."""
+    stem = posixpath.basename(path).removesuffix(".json")
     split = _AROUND.sub("", stem)
-    is_kind = any(stem.startswith(f"{kind}_") for kind in _KINDS)
-    return split if is_kind or is_split_name(split) else ""
+    is_kind = any(stem.startswith(f"{kind}_") for kind in _KINDS)  # what follows is a split, such as "default"
+    return split if is_split_name(split) else split_folder(path) or split * is_kind
 
 
 def name_here(name: str) -> str:

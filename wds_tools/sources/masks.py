@@ -19,15 +19,12 @@ from wds_tools.wording import counted
 _IMAGE_FOLDERS = frozenset(
     ["images", "image", "imgs", "img", "img_dir", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
 )
-_MASK_FOLDERS = {
-    **dict.fromkeys(["masks", "mask", "labels", "label", "annotations", "segmentation", "segmentations"], "mask"),
-    **dict.fromkeys(
-        ["segmentationclass", "gt", "gtfine", "gtcoarse", "ground_truth", "groundtruth", "ground truth", "trimaps"],
-        "mask",
-    ),
-    **dict.fromkeys(
-        ["ann_dir", "lbl", "annotation_masks", "semantic", "1st_manual"], "mask"
-    ),  # ann_dir: MMSegmentation
+_OF_MASKS = """
+    masks mask labels label annotations segmentation segmentations segmentationclass gt gtfine gtcoarse ground_truth
+    groundtruth trimaps ann_dir lbl annotation_masks semantic 1st_manual
+"""
+_MASK_FOLDERS = dict.fromkeys(_OF_MASKS.split(), "mask") | {
+    "ground truth": "mask",
     "depth": "depth",
     "colormaps": "color",  # BDD100K
     "segmentationobject": "instance",

@@ -111,12 +111,9 @@ def _names(raw: Mapping[str, Any], where: str) -> Classes:
 
 def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
     message = f"{where}: kpt_shape is not [number of points, 2 or 3]"
-    shape_numbers = _numbers(shape, message)
-    if len(shape_numbers) != 2:
+    points, size, *more = [*_numbers(shape, message), 0, 0]
+    if size not in (2, 3) or points < 1 or len(more) > 2:
         raise SourceError(message)
-    points, size = shape_numbers
-    if size not in (2, 3) or points < 1:
-        raise SourceError(f"{where}: kpt_shape is [{points}, {size}]; allowed are [number of points, 2 or 3]")
     return points, size
 
 
