@@ -206,7 +206,7 @@ def test_a_streaming_dataset_collate_fn_and_the_sampler_have_the_same_batches(fe
         loader.set_epoch(0)
         sampled = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
         assert_equal(copied(sampled), expected)
-    batches = DataLoader(dataset, batch_size=4, num_workers=2)
+    batches = DataLoader(dataset, batch_size=4, num_workers=1)
     assert_equal([(images, list(keys)) for images, keys in batches], expected)
 
 

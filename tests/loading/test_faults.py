@@ -54,7 +54,7 @@ def make(few, no_leftovers):
     made = []
 
     def make(dataset=few, **options):
-        options = {"batch_size": 4, "num_workers": 2, "view": VIEW, "stall_seconds": 300.0, **options}
+        options = {"batch_size": 4, "num_workers": 1, "view": VIEW, "stall_seconds": 300.0, **options}
         made.append(wt.make_loader(dataset, **options))
         return made[-1]
 
@@ -76,7 +76,7 @@ def run(script, *args, expect=0):
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.torture_except("1")
 def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
-    loader = make()
+    loader = make(num_workers=2)
     start = time.monotonic()
     for _ in range(2):
         next(iter(loader))
@@ -422,7 +422,7 @@ def test_substitutes_do_not_depend_on_workers_batches_or_resuming(make, damaged)
         return [key for keys, _ in batches for key in keys], torch.cat([images for _, images in batches])
 
     keys, images = flat(epoch_of(make(damaged, **REPLACE)))
-    for options in ({"num_workers": 0}, {"num_workers": 1, "batch_size": 4, "transform": torch.clone}):
+    for options in ({"num_workers": 0}, {"num_workers": 2, "batch_size": 4, "transform": torch.clone}):
         other_keys, other_images = flat(epoch_of(make(damaged, **{**REPLACE, **options})))
         assert other_keys == keys
         assert torch.equal(other_images, images)

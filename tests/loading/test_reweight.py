@@ -81,7 +81,7 @@ def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(pa
         steps += keys_of(batches)
         steps += keys_of(loader, 3)
     assert len(json.dumps(state)) < 1500
-    for world in (1, 2, 5):
+    for world in (1, 5):
         ranks = [make(packed, batch_size=10 // world, rank=rank, world_size=world) for rank in range(world)]
         parts = []
         for loader in ranks:

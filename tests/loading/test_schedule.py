@@ -70,7 +70,7 @@ def test_masks_crops_and_functions_follow_the_schedule(scenes):
             "whole": wt.Image("jpg", view=view, transform=lambda image: image.float() / 2),
         }
 
-    with make(scenes, None, fields=fields(schedule), num_workers=2, batch_size=10) as loader:
+    with make(scenes, None, fields=fields(schedule), num_workers=1, batch_size=10) as loader:
         found = [list(loader), list(loader)]
     for epoch, size in enumerate((20, 44)):
         with make(scenes, None, fields=fields(schedule.at(epoch)), num_workers=0, batch_size=10) as loader:
@@ -85,7 +85,7 @@ def test_masks_crops_and_functions_follow_the_schedule(scenes):
 
 def test_a_view_without_a_fixed_size_can_be_part_of_a_schedule(few):
     schedule = wt.Schedule({0: wt.Resize(20), 1: wt.RandomResizedCrop(24)})
-    with pytest.warns(UserWarning, match="list of tensors"), make(few, schedule, num_workers=2) as loader:
+    with pytest.warns(UserWarning, match="list of tensors"), make(few, schedule, num_workers=1) as loader:
         first, second = [list(loader), list(loader)]
     assert any(isinstance(images, list) for images, _ in first)
     assert all(images.shape == (16, 3, 24, 24) for images, _ in second)
