@@ -66,7 +66,7 @@ def without_files(samples_per_shard, shards, sample_bytes=110_000):
 @pytest.fixture(scope="module")
 def lanes_or_one():
     """Return the forecasts of two machines with a lane for each and of four processes on one machine."""
-    large = without_files(9_000, 140)
+    large = without_files(9_000, 40)
     return tuple(forecast(large, batch_size=64, world_size=4, ranks_per_node=ranks) for ranks in (2, None))
 
 
@@ -82,8 +82,8 @@ def test_machines_with_their_own_lanes_fetch_nothing_in_later_epochs_if_their_ca
     two, one = lanes_or_one
     assert two.hit_rate_later > 0.999
     text = format_forecast(two)
-    assert "about 33,4" in text
-    assert "and 100% cache hits, with a cache of 69.3 GB" in text
+    assert "about 9,6" in text
+    assert "and 100% cache hits, with a cache of 19.8 GB" in text
     assert (one.read_bytes_per_node, one.hit_rate_later) == (one.bytes, 1)
 
 

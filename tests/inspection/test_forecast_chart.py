@@ -51,7 +51,7 @@ def test_the_curves_are_the_predicted_quality():
 
 
 @pytest.mark.parametrize("shuffle", [True, False, 300])
-@pytest.mark.torture_except("False", "300")
+@pytest.mark.torture_except("300")
 def test_a_large_dataset_without_labels_is_drawn_without_measured_points(shuffle):
     entries = tuple(
         ShardEntry(f"{n}.tar", 10_000, 10_000 * 110_000, "0" * 32, f"{n}.parquet", 1, "") for n in range(10_000)

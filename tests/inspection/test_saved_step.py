@@ -36,6 +36,7 @@ def train(dataset, steps, **options):
 
 
 @pytest.mark.parametrize("kind", ["json", "checkpoint", "nested json"])
+@pytest.mark.torture_except("json", "checkpoint")
 def test_a_step_is_shown_from_any_file_that_has_the_state(packed, tmp_path, call, kind):
     keys, expected, state = train(packed, 4)
     file = tmp_path / "state"
@@ -81,26 +82,25 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_not_run(packed, tmp_path, c
     assert not (tmp_path / "written").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--step", 1], "--step requires --state FILE"),
-        (["--state", "state.json"], "--state FILE requires --step N"),
-        (["--state", "state.json", "--step", 0, "--batch-size", 3], "--batch-size is recorded in the state"),
-        (["--state", "none.json", "--step", 0], "cannot read none.json: No such file or directory"),
-        (["--state", "empty.json", "--step", 0], "empty.json has no state of a loader"),
-        (["--state", "bad.json", "--step", 0], "bad.json is not JSON"),
-        (["--state", "noise", "--step", 0], "noise is neither JSON nor a file of torch.save"),
-        (["--state", "other.json", "--step", 0], "of another dataset"),
-        (["--state", "mixture.json", "--step", 0], "has the state of a Mixture: call loader.explain() in your program"),
-        (["--state", "unstarted.json", "--step", 0], "was saved before the first step"),
-        (["--state", "own.json", "--step", 0], "a view of your own class, Mine"),
-        (["--state", "two.json", "--step", 0], "several states of this dataset, 0, 1"),
-        (["--state", "state.json", "--step", 999, "--epoch", 0], "epoch 0 has the steps 0 to 25"),
-        (["--state", "state.json", "--step", 0, "--rank", 3], "the ranks 0 to 2"),
-    ],
-)
-def test_what_cannot_be_shown_is_an_error_in_one_line(packed, tmp_path, monkeypatch, call, words, message):
+NOT_SHOWN = [
+    (["--step", 1], "--step requires --state FILE"),
+    (["--state", "state.json"], "--state FILE requires --step N"),
+    (["--state", "state.json", "--step", 0, "--batch-size", 3], "--batch-size is recorded in the state"),
+    (["--state", "none.json", "--step", 0], "cannot read none.json: No such file or directory"),
+    (["--state", "empty.json", "--step", 0], "empty.json has no state of a loader"),
+    (["--state", "bad.json", "--step", 0], "bad.json is not JSON"),
+    (["--state", "noise", "--step", 0], "noise is neither JSON nor a file of torch.save"),
+    (["--state", "other.json", "--step", 0], "of another dataset"),
+    (["--state", "mixture.json", "--step", 0], "has the state of a Mixture: call loader.explain() in your program"),
+    (["--state", "unstarted.json", "--step", 0], "was saved before the first step"),
+    (["--state", "own.json", "--step", 0], "a view of your own class, Mine"),
+    (["--state", "two.json", "--step", 0], "several states of this dataset, 0, 1"),
+    (["--state", "state.json", "--step", 999, "--epoch", 0], "epoch 0 has the steps 0 to 25"),
+    (["--state", "state.json", "--step", 0, "--rank", 3], "the ranks 0 to 2"),
+]
+
+
+def test_what_cannot_be_shown_is_an_error_in_one_line(packed, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     state = train(packed, 1)[2]
     unsealed = {name: value for name, value in state.items() if name != "xxh3"}
@@ -117,8 +117,9 @@ def test_what_cannot_be_shown_is_an_error_in_one_line(packed, tmp_path, monkeypa
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     (tmp_path / "bad.json").write_text("{nonsense")
     (tmp_path / "noise").write_bytes(b"noise" * 100)
-    code, out, err = call(packed, *words)
-    assert code in (1, 2)
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
+    for words, message in NOT_SHOWN:
+        code, out, err = call(packed, *words)
+        assert code in (1, 2), words
+        assert out == ""
+        assert message in err
+        assert err.count("\n") == 1

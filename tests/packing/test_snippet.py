@@ -184,7 +184,7 @@ def test_the_call_for_an_appended_or_resharded_dataset_runs(
 ) -> None:
     make("pack", six_photos, tmp_path / "out")
     shutil.rmtree(six_photos / "fig")
-    assert len(make("append", six_photos, tmp_path / "out", "--seed", "1")["loader"].label) == 8
+    assert len(make("append", six_photos, tmp_path / "out", "--repeated", "append")["loader"].label) == 8
     assert len(make("reshard", tmp_path / "out", tmp_path / "new")["loader"].label) == 8
 
 
