@@ -619,7 +619,12 @@ def test_images_of_a_single_split_need_no_note_about_classes(kind, tmp_path):
 def test_a_split_of_data_yaml_that_is_not_there_is_noted(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/datumaro_boxes", "images/{split}/{name}")
     (src / "data.yaml").write_text((src / "data.yaml").read_text() + "test: test.txt\n")
+    (src / "README.roboflow.txt").write_text("exported via roboflow.com\n")
+    (src / "labels" / "train" / "no image.txt").write_text("0 0.5 0.5 0.1 0.1\n")
     reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    reasons = {skip.path: skip.reason for report in reports.values() for skip in report.skipped}
+    assert reasons["README.roboflow.txt"].startswith("does not have the extension of an image")
+    assert reasons["labels/train/no image.txt"] == "belongs to no image that is packed"
     note = "data.yaml names images for 'test', 'test.txt', which do not exist: left out"
     assert [note in report.manifest.account.notes for report in reports.values()] == [True, True]
 

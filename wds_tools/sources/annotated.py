@@ -24,6 +24,7 @@ from wds_tools.format.objects import CATEGORY_PATH, Object, name_of, packed, rem
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, Record, Skip
 from wds_tools.sources.file_list import Files, in_other_letters
+from wds_tools.sources.file_names import ABOUT_ALL
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import file_stem, split_folder
 from wds_tools.sources.tree import Layout
@@ -252,7 +253,8 @@ class Annotated(Layout):
             return f"is not listed in {split.source}" if is_listed else "is named like a mask, but belongs to no image"
         if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
             return "is a list of images, and another list is used instead"
-        if file.path.lower().endswith(self.annotation_ending):
+        path = file.path.lower()
+        if path.endswith(self.annotation_ending) and not ABOUT_ALL.match(posixpath.basename(path)):
             return "belongs to no image that is packed"
         return files.why_not_packed(file.path)
 

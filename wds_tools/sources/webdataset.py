@@ -488,7 +488,7 @@ class _Seen:
         """Return notes about samples with several images."""
         return [
             f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(further)} "
-            f"as further fields; if another is the image, pass --column image={further[0]} "
+            f"as further fields; if another is the image, pack with --column image={further[0]} "
             f"(columns={{'image': {further[0]!r}}})"
             for (image, further), count in self._several.items()
             if further
