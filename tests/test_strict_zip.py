@@ -11,7 +11,6 @@ PACKS = ("format", "sources", "reading", "packing", "upkeep")
 MAY_BE_UNEQUAL = {
     "format/image_header.py",  # lists of offsets and lengths of a TIFF, of which one may be missing
     "sources/array_roles.py",  # compares two paths
-    "sources/masks.py",  # compares two paths
     "sources/text_table.py",  # a row may end early, and longer ones are refused
 }
 
@@ -24,4 +23,4 @@ def test_zip_is_strict_where_data_are_packed() -> None:
         for path in (PACKAGE / folder).rglob("*.py")
         if "strict=False" in path.read_text()
     }
-    assert found == MAY_BE_UNEQUAL
+    assert found <= MAY_BE_UNEQUAL
