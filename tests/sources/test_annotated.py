@@ -1199,6 +1199,18 @@ def test_folders_that_differ_only_in_numbers_are_noted_as_classes_of_images_with
     for kind in (None, "masks"):
         report = wt.pack(src, tmp_path / "b", kind=kind, columns={"label": ""}, dry_run=True)
         assert (report.manifest.classes, report.account.attached["field mask.png"]) == ((), 8)
+    cases = {
+        ("TCGA_CS_4941_1996", "TCGA_DU_5849_1995"): "have numbers: if they are parts, or patients",
+        ("IXI002-Guys-0828", "IXI012-HH-1211"): "have numbers",
+        ("benign", "malignant"): "",
+        ("001.Albatross", "002.Tern"): "",
+    }
+    for folders, part in cases.items():
+        shutil.rmtree(src)
+        tree_of_masks(src, *(f"{folder}/{name}.png" for folder in folders for name in ("{}", "{}_mask")))
+        report = wt.pack(src, tmp_path / "c", dry_run=True)
+        assert report.manifest.classes == folders
+        assert [part in note for note in report.account.notes] == [True] * bool(part)
 
 
 def test_a_split_without_masks_is_packed_without_them(tmp_path):

@@ -401,7 +401,7 @@ class Masks(Annotated):
         images = [*parts, *without]
         is_unlabelled = self.options.columns.get(LABEL) == ""
         classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
-        on_numbers = layouts.note_on_numbers({*classes.values()}, "folders")
+        on_numbers = layouts.note_on_numbers({*classes.values()}, "folders", have_masks=True)
         notes = [*pairing.check(files.where), *filter(None, [on_numbers])]
         if without:
             splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
