@@ -16,6 +16,12 @@ from wds_tools.cli import main
 from wds_tools.errors import NotADatasetError, OptionError, ResumeError, SampleError, ShardError, SourceError
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few):
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 @pytest.fixture
 def fails(capsys, monkeypatch, tmp_path):
     """Return a function that runs a command in an empty folder and returns its exit code and its one-line error."""

@@ -34,6 +34,12 @@ def run(engine, function, count):
     return results, tuple(map(sum, zip(*done, strict=True)))
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few):
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_results_are_in_order_and_each_process_gets_what_is_common_once(processes):
     results, done = run(Engine(processes=processes), where, 20)

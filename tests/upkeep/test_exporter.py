@@ -48,6 +48,12 @@ def as_recorded(name: str) -> dict[str, Any]:
     return {**recorded, "schema": schema}
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
     return write_plain(tmp_path / "plain")
@@ -101,7 +107,7 @@ def test_timm_reads_the_exported_dataset(packed_copy: Path) -> None:
     wt.export(packed_copy, "timm")
     dataset = create_dataset("wds/", str(packed_copy), split="train", input_key="jpg;png", batch_size=10)
     read = [(np.asarray(image).shape, label) for image, label in dataset]
-    assert len(dataset) == len(read) == 400
+    assert len(dataset) == len(read) == 40
     assert sorted(label for _, label in read) == sorted(
         int(label) for path in packed_copy.glob("*.parquet") for label in pq.read_table(path)["label"].to_pylist()
     )
@@ -139,7 +145,7 @@ def test_hugging_face_reads_the_exported_folder(
     assert wt.export(packed_copy, "hf").files == {"hf": ["README.md"]}
     stream = datasets.load_dataset(str(packed_copy), split="train", streaming=True)
     assert stream.features["cls"].names == [found.name for found in wt.describe(packed_copy).classes]
-    assert sum(1 for _ in stream.decode(False)) == 400
+    assert sum(1 for _ in stream.decode(False)) == 40
 
 
 def test_a_readme_and_a_dataset_yaml_of_the_user_are_kept(plain: Path) -> None:

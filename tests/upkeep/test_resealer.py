@@ -29,6 +29,12 @@ def edit(path: Path, **changes: Any) -> dict[str, Any]:
     return values
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 def test_a_renamed_class_is_refused_until_the_manifest_is_resealed(packed_copy: Path) -> None:
     path = packed_copy / "manifest.json"
     before = from_json(path.read_bytes())
@@ -81,8 +87,8 @@ def test_unknown_entries_of_the_manifest_are_kept(packed_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"samples": 5}, "samples is 5, but its shards give 400"),
-        ({"fields": {"jpg": 400}}, "it records the field counts"),
+        ({"samples": 5}, "samples is 5, but its shards give 40"),
+        ({"fields": {"jpg": 40}}, "it records the field counts"),
         ({"images": {"min_width": 1, "max_width": 2, "min_height": 3, "max_height": 4}}, "it records the image sizes"),
         ({"classes": ["only"]}, "names 1 classes, but samples have class numbers up to"),
         ({"classes": "cat"}, "breaks the format"),
@@ -123,7 +129,7 @@ def test_a_dataset_with_damaged_or_missing_files_is_not_resealed(packed_copy: Pa
 def test_a_manifest_without_one_of_its_shards_is_refused_if_its_totals_were_not_changed(packed_copy: Path) -> None:
     path = packed_copy / "manifest.json"
     edit(path, shards=json.loads(path.read_text())["shards"][1:])
-    with pytest.raises(ManifestError, match=r"samples is 400, but its shards give \d+"):
+    with pytest.raises(ManifestError, match=r"samples is 40, but its shards give \d+"):
         wt.reseal(packed_copy)
 
 

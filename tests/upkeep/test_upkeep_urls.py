@@ -26,6 +26,12 @@ MAX_RANGE = 16 << 20
 CHUNK = 30_000
 
 
+@pytest.fixture(scope="module")
+def packed(packed_few: Path) -> Path:
+    """Return a small dataset, also to `packed_copy`."""
+    return packed_few
+
+
 @pytest.fixture(autouse=True)
 def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     Bucketful.reset()
