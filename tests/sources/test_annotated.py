@@ -1041,6 +1041,7 @@ def test_plain_images_with_words_for_masks_in_their_names_are_images(names, clas
         ("images/10k/train/{}.jpg", "labels/sem_seg/masks/train/{}.png", "mask.png"),  # BDD100K
         ("Rural/images_png/{}.png", "Rural/masks_png/{}.png", "mask.png"),  # LoveDA
         ("DUTS-TR-Image/{}.jpg", "DUTS-TR-Mask/{}.png", "mask.png"),
+        ("2_Ortho_RGB/top_{}_RGB.tif", "5_Labels_all/top_{}_label.tif", "mask.tif"),  # ISPRS Potsdam
     ],
 )
 def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
@@ -1049,7 +1050,8 @@ def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("image", "mask"), [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt"), ("color", "depth")]
+    ("image", "mask"),
+    [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt"), ("color", "depth"), ("face_img", "mask_img")],
 )
 def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image, mask, tmp_path):
     field = "depth.png" if mask == "depth" else "mask.png"

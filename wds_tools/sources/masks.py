@@ -57,7 +57,7 @@ _A_OR_B = re.compile(r"[_-][ABab](?=\.[A-Za-z]+$)")  # pix2pix
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for
 FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
-_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
+_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb", "_RGB")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
     "_labelTrainIds": "train_ids",
@@ -289,13 +289,16 @@ def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
     return fields
 
 
-def are_named_images(folders: Folders) -> bool:
-    """Return whether folders of images have a word for images, as ``images_png`` next to ``masks_png``.
+def have_one_name(folders: Folders) -> bool:
+    """Return whether names of folders differ only in a word for images and one for masks.
 
-    >>> are_named_images({("images_png",): "", ("masks_png",): "mask"}), are_named_images({("photos",): ""})
-    (True, False)
+    >>> have_one_name({("images_png",): "", ("masks_png",): "mask"})
+    True
+    >>> have_one_name({("face_images",): "", ("mask_images",): "mask"})
+    False
     """
-    return all(field or _IMAGE_WORD.search(_words(folder[-1])) for folder, field in folders.items())
+    words = {_words(folder[-1]): _MASK_WORD if field else _IMAGE_WORD for folder, field in folders.items()}
+    return len({word.sub("#", name) for name, word in words.items()}) == 1
 
 
 def folders_together(names: Iterable[str]) -> tuple[str, str] | None:

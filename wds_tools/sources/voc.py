@@ -377,7 +377,7 @@ class Masks(Annotated):
             return cls()
         if siblings := masks.siblings(paths, files.folders):
             labels = quoted(sorted({*masks.classes(paths, siblings).values()}))
-            if not labels and not pairing.pairs and masks.are_named_images(siblings):
+            if not labels and not pairing.pairs and masks.have_one_name(siblings):
                 return cls()
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
             are_labels = (
