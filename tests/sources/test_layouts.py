@@ -413,9 +413,16 @@ def test_folders_named_by_the_first_letter_of_those_in_them_are_not_classes(
 
 
 def test_words_with_which_names_begin_are_named_if_there_are_no_labels(tmp_path: Path, photos: list[Photo]) -> None:
-    src = write_folder(tmp_path, dict.fromkeys(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"], photos[0].data))
-    [note] = wt.pack(src, tmp_path / "dst", dry_run=True).account.notes
-    assert note.startswith("no labels; names begin with 'cat', 'dog': if these are classes")
+    names = {
+        "'cat', 'dog'": ["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"],
+        "'n01440764', 'n01443537'": ["n01440764_18.jpg", "n01440764_2.jpg", "n01443537_2.jpg", "n01443537_7.jpg"],
+        "": ["IMG_0001.jpg", "IMG_0002.jpg", "IMG_0003.jpg"],
+    }
+    for number, (words, paths) in enumerate(names.items()):
+        src = write_folder(tmp_path / str(number), dict.fromkeys(paths, photos[0].data))
+        notes = wt.pack(src, tmp_path / "dst", dry_run=True).account.notes
+        assert [note for note in notes if f"names begin with {words}: if these are classes" in note] == notes
+        assert len(notes) == bool(words)
 
 
 def test_folders_in_class_folders_are_named(tmp_path: Path, photos: list[Photo]) -> None:

@@ -39,6 +39,7 @@ MAX_LEVEL = 4  # levels of folders that are searched for splits
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _LOOKED_AT = 1000  # names of images
 _NUMBER = re.compile(r"\d+")
+_NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")  # of an image: group 1 may be its class, such as n01440764
 _SYNSET = re.compile(r"n\d{8}")
 _FIRST_NUMBER = re.compile(r"^\d+[-_. ]+(?=[^\W\d_])")  # of a class, as in 001.Albatross
 _IF_PARTS = "if they are parts, or patients, pass --column label= (columns={'label': ''}) to pack without labels"
@@ -409,6 +410,8 @@ def folders_of_archives(
     (['cat/', 'dog/'], '')
     >>> folders_of_archives(["cat", "dog"], ["1", "1"], [["1.jpg"], ["2.jpg"]], where="pets")
     (['cat/', 'dog/'], '')
+    >>> folders_of_archives(["", ""], ["cat1", "cat2"], [["1.jpg"], ["2.jpg"]], where="pets")[1][-46:]
+    'those of one class into a folder with its name'
     >>> folders_of_archives(["", ""], ["train-0", "train-1"], [["1.jpg"], ["2.jpg"]], where="pets")[0]
     ['', '']
 
@@ -434,7 +437,8 @@ def folders_of_archives(
             f"{where} has the archive {above!r} next to a folder of archives, {max(places)!r}: move each archive into "
             "the folder of its class, or all into one folder"
         )
-    return [f"{stem}/" for stem in stems], note_on_numbers(stems, "archives")
+    note = note_on_numbers(stems, "archives")
+    return [f"{stem}/" for stem in stems], note and f"{note}, or move those of one class into a folder with its name"
 
 
 def note_on_numbers(names: Collection[str], kind: str, *, have_masks: bool = False) -> str:
@@ -521,8 +525,8 @@ def note_on_prefixes(paths: Sequence[str], remedy: str = "move the images into f
     """
     some = paths[:: len(paths) // _LOOKED_AT + 1]
     stems = (file_stem(path) for path in some)
-    counts = Counter(map(NUMBERS.without, stems))
-    if len(counts) < 2 or min(counts.values()) < 2 or "" in counts or any(map(split_in, counts)):
+    counts = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
+    if len(counts) < 2 or min(counts.values()) < 2 or any(map(split_in, counts)):
         return []
     shown = quoted(sorted(counts))
     return [f"no labels; names begin with {shown}: if these are classes, {remedy}"]
