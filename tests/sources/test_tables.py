@@ -373,6 +373,11 @@ def test_names_and_ids_of_images_below_a_folder_lead_to_packing_the_folder(tmp_p
             scan(src / "t.csv", columns=given)
     found = packed(src, tmp_path / "dst", columns={"image": "id_code", "label": "diagnosis"})
     assert [one.name for one in found.values()] == frame.diagnosis.to_list()
+    (src / "lists").mkdir()
+    above = frame.assign(image="train_images/" + frame.id_code + ".png")
+    (src / "lists" / "t.csv").write_text(above.to_csv(index=False))
+    with pytest.raises(SourceError, match=rf"by paths from {src}, such as 'train_images/0.png': move the table there"):
+        scan(src / "lists" / "t.csv")
     paths = frame.assign(filepaths=[f"train_images/{row}.png" for row in range(COUNT)])
     (src / "t.csv").write_text(paths.to_csv(index=False))
     with pytest.raises(SourceError, match=r"\(image files in 'filepaths'\): name .* as in --column image=filepaths"):
@@ -393,6 +398,8 @@ def test_a_folder_of_tables_has_their_splits(tmp_path: Path, ending: str) -> Non
     (src / "README.md").write_text("# Lists")
     with pytest.raises(SourceError, match=rf"several splits \(train, val\).*--split folders.*{src}/train.{ending}"):
         wt.pack(src, tmp_path / "dst")
+    with pytest.raises(SourceError, match=rf"is a pattern, and a table .*; or pack {src}, with --split folders if"):
+        wt.pack(src / f"*.{ending}", tmp_path / "dst")
     reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
     assert {report.manifest.classes for report in reports.values()} == {tuple(sorted(NAMES))}
     for split, rows in (("train", range(4)), ("val", range(4, 6))):

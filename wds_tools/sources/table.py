@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from itertools import compress, islice, repeat
+from itertools import compress, islice, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ from wds_tools.sources.trees import client_of
 from wds_tools.sources.values import Kind, as_png, begins_like_an_image, converted
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.http_client import quote_again
 from wds_tools.storage.requests.remote_folder import RemoteFolder
@@ -228,6 +229,11 @@ class TableSource(TableRows):
         super().__init__(src, options)
         self.remote = self.options.remote
         self.times = FileTimes()
+        if has_pattern(str(src)) and not self.path.exists():
+            raise SourceError(
+                f"{src} is a pattern, and a table is read from one file: name it; or pack {self.path.parent}, with "
+                "--split folders if it has a table for each split"
+            )
 
     @property
     def is_stated(self) -> bool:
@@ -376,9 +382,17 @@ class TableSource(TableRows):
         return no_image_error(where, self.table.columns, hint=hint, of_files=of_files)
 
     def _check_not_below(self, columns: Sequence[str]) -> None:
-        """Check that no column has other names than paths of images below the folder of the table."""
-        below = import_module("wds_tools.sources.around").images_below(self.path.parent)
-        images, head = RowNames(below), [row for _, row in islice(self.table.rows(), LOOKED_AT)]
+        """Check that no column has paths of images from a folder above, or other names of images below the folder."""
+        head = [row for _, row in islice(self.table.rows(), LOOKED_AT)]
+        above = islice(self.path.absolute().parents, 1, 3)
+        paths = [row[column] for row in head[:1] for column in columns if names_a_file(row.get(column))]
+        for root, name in product(above, paths):
+            if "/" in name and os.path.isfile(root / name):  # noqa: PTH113 - a name may be too long
+                raise SourceError(
+                    f"{self.path} names images by paths from {root}, such as {name!r}: move the table there, or pack "
+                    f"{root} if this is the only table of the images"
+                )
+        images = RowNames(import_module("wds_tools.sources.around").images_below(self.path.parent))
         others = {*usual_columns(LABEL, columns), *self.columns.values()} - {self.columns.get(IMAGE)}
         shares = {name: share_of_names(name, head, images) for name in columns if name not in others}
         column = max(shares, key=shares.__getitem__, default="")
