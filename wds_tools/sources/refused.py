@@ -144,7 +144,7 @@ _FORMATS = {
     "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
         f"has arrays or objects, {NEXT}: write its values as CSV, with the names of the images"
     ),
-    "tfrecords?|tfrec": RECORDS,
+    "tfrecords?|tfrec|record": RECORDS,
     r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": ARCHIVE,
     "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
 }

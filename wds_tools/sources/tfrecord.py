@@ -28,7 +28,7 @@ from wds_tools.sources.inputs import Input
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.values import Repeated
 
-_NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
+_NAME = re.compile(r"\.(tfrecords?|tfrec|record)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 
@@ -38,7 +38,7 @@ Values = list[memoryview] | list[int] | list[float]
 def is_tfrecord(name: str) -> bool:
     """Return whether a file name is the name of a TFRecord file.
 
-    >>> is_tfrecord("train-00000-of-01024"), is_tfrecord("a.tfrecord-00001-of-00002"), is_tfrecord("a.parquet")
+    >>> is_tfrecord("train-00000-of-01024"), is_tfrecord("train.record"), is_tfrecord("a.parquet")
     (True, True, False)
     """
     return _NAME.search(name) is not None
