@@ -120,7 +120,7 @@ def tab(url: str, dataset: str, **wanted: Any) -> str:
         assert reply.status == 200
         return reply.body.decode()
 
-    wait_for(lambda: "being computed" not in page())
+    wait_for(lambda: "being computed" not in page(), poll_seconds=0.05)
     return page()
 
 

@@ -76,7 +76,7 @@ def url(indexes: list[Index], tmp_path_factory: pytest.TempPathFactory) -> Itera
     fields = {"jpg": SHARDS * PER_SHARD, "my-text.txt": SHARDS * PER_SHARD // 4}
     (folder / "manifest.json").write_text(to_json(Manifest(tuple(entries), fields, names())))
     with in_thread(folder) as address:
-        wait_for(lambda: "counted so far" not in page(address, "/datasets/many?tab=glance"))
+        wait_for(lambda: "counted so far" not in page(address, "/datasets/many?tab=glance"), poll_seconds=0.2)
         yield address
 
 

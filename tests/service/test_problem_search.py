@@ -54,7 +54,7 @@ def page(url: str, path: str) -> str:
 
 def searched(url: str, path: str) -> str:
     """Return the tab after the search."""
-    wait_for(lambda: "searching: " not in page(url, path))
+    wait_for(lambda: "searching: " not in page(url, path), poll_seconds=0.1)
     return page(url, path)
 
 
@@ -131,7 +131,7 @@ def test_results_outlive_the_service_until_the_dataset_changes(
     copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
 
     def look(url: str, name: str = "copy") -> tuple[str, str]:
-        wait_for(lambda: "counted so far" not in page(url, f"/datasets/{name}?tab=glance"))
+        wait_for(lambda: "counted so far" not in page(url, f"/datasets/{name}?tab=glance"), poll_seconds=0.1)
         return page(url, f"/datasets/{name}?tab=glance"), searched(url, f"/datasets/{name}?tab=problems")
 
     with in_thread(copy) as url:
