@@ -52,6 +52,7 @@ _COLUMN_END = re.compile(r"\t|[,;](?! )")
 _HEADERS = re.compile(r"((class|label|category)[ _-]?)?(names?|labels?|ids?)|class(es)?|categor(y|ies)", re.IGNORECASE)
 _HEADERS_OF_NUMBERS = re.compile(r"(n|num(ber)?|counts?|index|idx|freq(uency)?|samples|images)", re.IGNORECASE)
 _YAML_ENTRY = re.compile(rf"^({'|'.join(CLASS_LISTS)}|names)\s*:", re.MULTILINE)
+_ASSIGNED = re.compile(r"\A\s*\w+\s*=\s*(?=[\[{(])")  # as in a Python file
 _MESSAGE = re.compile(r"^[ \t]*item\s*:?\s*\{", re.MULTILINE)  # of a label map of TensorFlow
 _ITEM = re.compile(r"\bitem\s*:?\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _ENTRY = re.compile(r"""\b(\w+)\s*:\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|-?\w+)""")
@@ -296,8 +297,8 @@ def names_of(
 
 def _names_in(text: str, path: str, where: str, *, by_line: bool) -> Sequence[str] | Mapping[int, str]:
     """Return class names in their order, or by number."""
-    if text.lstrip()[:1] in ("[", "{"):
-        return _numbered_in(_value(text, where), where)
+    if text.lstrip()[:1] in ("[", "{") or _ASSIGNED.match(text):
+        return _numbered_in(_value(_ASSIGNED.sub("", text), where), where)
     if path.lower().endswith((".yaml", ".yml")) or _YAML_ENTRY.search(text):
         return _numbered_in(load_yaml(text, where), where)
     if _MESSAGE.search(text):
@@ -385,6 +386,8 @@ def _of_lines(lines: list[str], where: str) -> Sequence[str] | Mapping[int, str]
     if lines and all(line.startswith("- ") for line in lines):  # a list of YAML
         lines = [line[2:].strip() for line in lines]
     lines = _separated(lines[0]) if len(lines) == 1 else lines
+    if len(lines) > 1 and all(line.endswith(",") for line in lines[:-1]):  # of Python or JSON
+        lines = [line.removesuffix(",").strip() for line in lines]
     unquoted = [_unquoted(line) for line in lines]
     names = [name if name is not None and line[0] == '"' else line for name, line in zip(unquoted, lines, strict=True)]
     if are_quoted := None not in unquoted:
