@@ -1062,6 +1062,16 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
     assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
 
 
+def test_folders_of_masks_named_after_splits_are_no_splits(tmp_path):
+    names = [f"{split}_{kind}/{split}{{}}.png" for split in ("train", "val") for kind in ("images", "segmentations")]
+    src = tree_of_masks(tmp_path / "src", *names)  # LIP
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
+    assert [list(reports), *(report.account.attached for report in reports.values())] == [
+        ["train_images", "val_images"],
+        *[{"field mask.png": 4}] * 2,
+    ]
+
+
 def test_the_labels_that_folders_around_images_and_masks_would_become_are_named(tmp_path):
     names = [f"{area}/{kind}_png/{{}}.png" for area in ("Rural", "Urban") for kind in ("images", "masks")]
     src = tree_of_masks(tmp_path / "src", *names)

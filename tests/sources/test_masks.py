@@ -47,6 +47,7 @@ def test_cityscapes_as_its_own_scripts_write_it():
         ("JPEGImages/2007_1.jpg", "SegmentationObject/2007_1.png", "instance.png"),
         ("train/1.jpg", "train_masks/1_mask.gif", "mask.gif"),  # Carvana
         ("train/0001.png", "train_labels/0001_L.png", "mask.png"),  # CamVid
+        ("train_img/1.jpg", "train_lab/1.png", "mask.png"),  # DeepCrack
         ("images/1.jpg", "labels/1_P.png", "mask.png"),  # CamVid of fast.ai
         ("a/TCGA_1.tif", "a/TCGA_1_mask.tif", "mask.tif"),  # both in one folder
         ("images/1.jpg", "annotations/trimaps/1.png", "mask.png"),  # Oxford pets
@@ -82,6 +83,7 @@ def test_layouts_of_images_and_masks(image, mask, field):
         ["cat/1.png", "dog/mask_1.png"],
         ["image_1.png", "img_1.png", "mask_1.png"],
         ["a/image.png", "b/mask.png"],
+        ["bmw/1.jpg", "ford_gt/1.jpg"],
     ],
 )
 def test_what_has_no_clear_partner_is_listed(names):

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from itertools import groupby, islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -57,6 +58,7 @@ _A_OR_B = re.compile(r"[_-][ABab](?=\.[A-Za-z]+$)")  # pix2pix
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for
 FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
+_SPLIT_ENDING = re.compile("_(lab|seg|segmentations?|gt|mask|label|annotations?)$")  # DeepCrack, LIP: train_lab
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb", "_RGB")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
@@ -140,7 +142,7 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
     words = {word for folder in folders for word in folder.lower().split("/")}
     return (
         not words.isdisjoint(_MASK_FOLDERS)
-        or any(word.endswith(FOLDER_ENDINGS) for word in words)
+        or any(map(_folder_ending, words))
         or any(map(_ANY_ENDING.search, _joined(names)))
         or any(_ANY_FIRST_WORD.search(text) or "-mask" in text or " (mask)" in text for text in _joined(names))
     )
@@ -530,7 +532,7 @@ def _role(name: str, given: Folders = _NO_FOLDERS) -> _Role:
     kept, field, stated = [], "", ""
     for level, folder in enumerate(folders, 1):
         word = folder.lower()
-        ending = next((end for end in FOLDER_ENDINGS if word.endswith(end) and len(word) > len(end)), "")
+        ending = _folder_ending(word)
         if given and (path := tuple(folders[:level])) in given:
             field, stated = given[path] or field, folder
         elif word in _MASK_FOLDERS:
@@ -544,6 +546,15 @@ def _role(name: str, given: Folders = _NO_FOLDERS) -> _Role:
             kept.append(folder)
     stem, ending_field = _without_ending(stem, may_be_mask=bool(field) or extension.lower() not in _JPEG)
     return _Role((*kept, stem), ending_field or field, stated)
+
+
+@lru_cache(maxsize=4096)
+def _folder_ending(folder: str) -> str:
+    """Return the end of the lower-case name of a folder that states that it has masks; "" without one."""
+    after_split = _SPLIT_ENDING.search(folder)
+    if after_split and is_split_name(folder[: after_split.start()]):
+        return after_split[0]
+    return next((end for end in FOLDER_ENDINGS if folder.endswith(end) and len(folder) > len(end)), "")
 
 
 def _without_ending(stem: str, *, may_be_mask: bool) -> tuple[str, str]:
