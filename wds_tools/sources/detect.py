@@ -19,7 +19,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import INDEX, has_index_of
 from wds_tools.sources.file_list import FileList
-from wds_tools.sources.file_names import SplitsError, hidden_root, is_split_name
+from wds_tools.sources.file_names import SplitsError, hidden_root, is_split_name, split_value
 from wds_tools.sources.files import CODECS, TarFiles, find_remote_files, is_tar
 from wds_tools.sources.layouts import is_image_name, is_shard_table
 from wds_tools.sources.objects import is_stream
@@ -87,7 +87,7 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
     """Return the source of each split by its name."""
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
-        return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}
+        return {split_value(folder.name): open_source(folder, kind=kind, options=options) for folder in folders}
     try:
         source = open_source(src, kind=kind, options=options)
         splits = dict(source.splits())
@@ -269,12 +269,7 @@ def _split_folders(path: Path) -> list[Path]:
         folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name[0] != "."]
     except OSError:
         return []  # the caller lists the folder next and reports the error
-    return folders if len(folders) > 1 and all(is_split_name(_value(folder)) for folder in folders) else []
-
-
-def _value(folder: Path) -> str:
-    """Return the name of a folder, or what follows the name of a column in it."""
-    return folder.name.rpartition("=")[2]
+    return folders if len(folders) > 1 and all(is_split_name(split_value(folder.name)) for folder in folders) else []
 
 
 def _has_extension(*extensions: str) -> Callable[[Path], bool]:

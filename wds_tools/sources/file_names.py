@@ -330,10 +330,11 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
             "unpack all of them into one folder, and pack this folder"
         )
     if len(splits) > 1 and not _are_named(splits, given):
-        places = {split: _place(split, by_split[split], names) for split in splits}
+        places = {split: _place(by_split[split], names) for split in splits}
         paths = {split: posixpath.join(root, place) for split, place in places.items() if place}
         are_all = len(paths) == len(splits) and sum(map(len, by_split.values())) == len(names) and not given
-        by_name = given or not any(is_split_name(_value(folder)) for name in names for folder in name.split("/")[:-1])
+        folders = {split_value(folder) for name in names for folder in name.split("/")[:-1]}
+        by_name = given or not any(map(is_split_name, folders))
         depth = 0 if given else names[0].count("/")
         above = posixpath.join(shown_path(root or posixpath.dirname(given)), *["*"] * depth)
         first = shown_path(paths.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
@@ -347,25 +348,18 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
         )
 
 
-def _place(split: str, members: Sequence[str], names: Sequence[str]) -> str:
+def _place(members: Sequence[str], names: Sequence[str]) -> str:
     """Return the folder that has only the files of a split, or a pattern that matches only these; empty without one."""
     folder = posixpath.commonpath([posixpath.dirname(name) for name in members])
     if has_pattern(folder):
         return ""
     if folder and all(name in members for name in names if name.startswith(f"{folder}/")):
         return folder
-    first, extensions = posixpath.basename(members[0]), {posixpath.splitext(name)[1] for name in members}
-    match = SPLIT_FILE.match(first)  # as in mnist-train.tfrecord-00000-of-00002
-    extension = extensions.pop() if len(extensions) == 1 else ""
-    for start in (
-        first[: match.end(1) if match else len(split)],
-        posixpath.commonprefix([*map(posixpath.basename, members)]),
-    ):
-        pattern = posixpath.join(folder, first if start == first else f"{start}*{extension}")
-        matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
-        if start and sorted(matched) == sorted(members):
-            return pattern
-    return ""
+    last, extensions = [*map(posixpath.basename, members)], {posixpath.splitext(name)[1] for name in members}
+    start, extension = posixpath.commonprefix(last).rstrip("0123456789"), min(extensions) * (len(extensions) == 1)
+    pattern = posixpath.join(folder, f"{start}*{extension}" if len(last) > 1 else last[0])
+    matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
+    return pattern if start and sorted(matched) == sorted(members) else ""
 
 
 def _are_named(splits: Iterable[str], given: str) -> bool:
@@ -385,7 +379,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at the end of a name are numbers of parts,
     unless another name differs only in having none.
     """
-    paths = [[*map(_value, name.split("/")[:-1]), posixpath.basename(name)] for name in names]
+    paths = [[*map(split_value, name.split("/")[:-1]), posixpath.basename(name)] for name in names]
     levels = (i for parts in paths for i, part in enumerate(parts[:-1]) if is_split_name(part))
     level = next(levels, len(names[0]))
     split_of: dict[str, tuple[str, str, str]] = {}  # name -> split, what follows it, and that without numbers of parts
@@ -419,7 +413,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     return {**({} if given and are_several else others), **by_split}, are_several
 
 
-def _value(folder: str) -> str:
+def split_value(folder: str) -> str:
     """Return the name of a folder, or the value in ``split=train``. Values of other columns are not splits."""
     column, _, value = folder.rpartition("=")
     return value if column in ("", "split") else folder

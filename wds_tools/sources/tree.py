@@ -15,7 +15,7 @@ from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PATH, from_ra
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import LabelSource
-from wds_tools.format.objects import packed, unpacked, unpacked_bytes
+from wds_tools.format.objects import unpacked, unpacked_bytes
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, note_on_labels
@@ -115,7 +115,7 @@ class Layout:
         label: Any = NONE,
         *,
         parts: Mapping[str, File] | None = None,
-        facts: Mapping[str, Any] | bytes = b"",
+        facts: bytes = b"",
         extra: int = 0,
     ) -> None:
         """Add an image with its further files. If the image cannot be read or is empty, all are skipped.
@@ -125,7 +125,7 @@ class Layout:
             image: Its file.
             label: Its label.
             parts: Further files of the sample, by field; `record` gets their content.
-            facts: Entries for the ``json`` field, or what `objects.packed` made of them.
+            facts: What `objects.packed` made of entries for the ``json`` field.
             extra: Bytes that `record` adds in a shard, as well as ``parts`` and ``facts``.
         """
         parts = parts or {}
@@ -140,10 +140,9 @@ class Layout:
             else:
                 collector.account.attach(f"field {field}")
                 readable.append((field, part))
-        encoded = facts if isinstance(facts, bytes) else packed(facts)
-        extra += sum(field_bytes(part.size) for _, part in readable) + unpacked_bytes(encoded)
+        extra += sum(field_bytes(part.size) for _, part in readable) + unpacked_bytes(facts)
         path = image.path.removeprefix(self.base)
-        collector.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
+        collector.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), facts), label)
 
     def skip(self, collector: Collector, file: File, reason: str, parts: Mapping[str, File] | None = None) -> None:
         """Skip a file, and the further files of its sample."""
