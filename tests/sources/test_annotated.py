@@ -1106,6 +1106,22 @@ def test_folders_of_two_images_of_each_sample_are_an_error_that_shows_the_choice
     assert len(wt.pack(src, tmp_path / "dst", dry_run=True, kind="folder").manifest.classes) == len(PAIRS[name])
 
 
+def test_masks_of_mvtec_are_named_with_the_way_to_pack_them(tmp_path):
+    objects = ("train/good/{}.png", "test/good/{}.png", "test/cut/{}.png", "ground_truth/cut/{}_mask.png")
+    src = tree_of_masks(tmp_path / "src", *(f"{name}/{place}" for name in ("bottle", "cable") for place in objects))
+    with pytest.raises(SourceError, match=rf"such as {src}/bottle/test, or pack {src}/bottle with --from folder"):
+        wt.pack(src, tmp_path / "dst")
+    with pytest.raises(SourceError, match=r"it needs masks with the names .* such as image,mask"):
+        wt.pack(src / "bottle", tmp_path / "dst", kind="masks")
+    reports = wt.pack_splits(src / "bottle", tmp_path / "dst", split="folders", dry_run=True)
+    assert {split: report.manifest.classes for split, report in reports.items()} == dict.fromkeys(
+        ["test", "train"], ("cut", "good")
+    )
+    assert {split: report.account.packed for split, report in reports.items()} == {"test": 8, "train": 4}
+    [note, *_] = reports["test"].account.notes
+    assert "'ground_truth' next to those of splits is named like masks, and is not packed: write a table with" in note
+
+
 @pytest.mark.parametrize(
     ("names", "is_noted"),
     [

@@ -275,8 +275,7 @@ def masks_of_described(
         file_of: Path of an image -> the file about it. A mask with such a file is an image if its image has none.
         listed: Names of images. A file with such a name is a mask only of an image with the same name.
     """
-    paths = files.images.paths
-    pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+    pairing = files.pairing
     pairing.check(files.where)
 
     def is_of(image: str, mask: str) -> bool:

@@ -225,10 +225,15 @@ class Files:
         return further_fields(self.files.paths, self._endings)
 
     @cached_property
+    def pairing(self) -> masks.Pairs:
+        """Which mask belongs to which image."""
+        paths = self.images.paths
+        return masks.pairs(paths if masks.may_have_masks(paths, self.folders) else ())
+
+    @cached_property
     def without_masks(self) -> tuple[Sequence[File], dict[str, dict[str, File]]]:
         """The images that are not masks of others, and path of an image -> field -> mask."""
-        paths = self.images.paths
-        parts = self.named(masks.pairs(paths).pairs if masks.may_have_masks(paths, self.folders) else [])
+        parts = self.named(self.pairing.pairs)
         taken = {mask.path for fields in parts.values() for mask in fields.values()}
         further = self.further_fields
         for path, (image, field) in further.items():

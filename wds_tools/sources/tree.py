@@ -484,7 +484,11 @@ class TreeSource(Source):
         folders = layouts.splits_with_classes(files.folders) if are_folders else []
         if self.split is None and (len(splits) > 1 or (all_are_classes and folders)):
             given = " --from folder (kind='folder')" * all_are_classes if folders else None
-            names, base = [*(splits or folders)], layout.base
+            names = [*(splits or folders)]
+            aboves = [
+                f"/{folder}".partition(f"/{names[0]}/") for folder in files.folders
+            ]  # MVTec has splits per object
+            base = min((f"{above}/"[1:] for above, is_below, _ in aboves if is_below), default=layout.base)
             raise layouts.splits_error(self.name, names, are_folders=are_folders, base=base, given=given)
         split = self.split or next(iter(splits), "")
         if splits:

@@ -341,15 +341,12 @@ class Masks(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a mask."""
-        paths = files.images.paths
-        may_have_masks = masks.may_have_masks(paths, files.folders)
-        return bool((may_have_masks and masks.pairs(paths).pairs) or masks.siblings(paths, files.folders))
+        return bool(files.pairing.pairs or masks.siblings(files.images.paths, files.folders))
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
         """Return the layout if at least half of the images have a mask."""
-        paths = files.images.paths
-        pairing = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
+        paths, pairing = files.images.paths, files.pairing
         of_other_splits = {*_in_splits_without_masks(pairing)}
         pairing = pairing._replace(unpaired=[name for name in pairing.unpaired if name not in of_other_splits])
         is_most = len(pairing.pairs) >= max(1, len(pairing.unpaired))
@@ -392,8 +389,7 @@ class Masks(Annotated):
         return None
 
     def _read(self, files: Files) -> dict[str, Described]:
-        paths = files.images.paths
-        pairing = masks.pairs(paths)
+        paths, pairing = files.images.paths, files.pairing
         folders = {} if pairing.pairs else masks.siblings(paths, files.folders)
         pairing = masks.pairs(paths, folders) if folders else pairing
         parts = files.named(pairing.pairs)
