@@ -104,7 +104,11 @@ def names_of_labels(shards):
 @pytest.mark.parametrize("first", ["manifest.json", "train.json"])
 def test_shards_have_the_classes_of_the_manifest_that_lists_them(two_manifests, first):
     wt.index_shards(f"{two_manifests}/train-*.tar", manifest=first)
-    wt.index_shards(f"{two_manifests}/val-*.tar", manifest="val.json")
+    (two_manifests / "alone").mkdir()  # next to the other manifest, the classes would get its numbers
+    (two_manifests / "val-000000.tar").rename(two_manifests / "alone" / "val-000000.tar")
+    wt.index_shards(f"{two_manifests}/alone/val-*.tar", manifest="val.json")
+    for path in (two_manifests / "alone").iterdir():
+        path.rename(two_manifests / path.name)
     (two_manifests / "notes.json").write_text("[1, 2]")  # of another program
     assert names_of_labels(open_shards(f"{two_manifests}/train-*.tar")) == ["ant", "bee", "cow"]
     assert names_of_labels(open_shards(f"{two_manifests}/val-*.tar")) == ["cow", "bee"]
