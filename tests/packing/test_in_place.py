@@ -270,6 +270,9 @@ def test_fields_that_were_added_stay_and_can_be_added_and_removed(kept, tmp_path
     wt.add_fields(kept, tmp_path / "before.parquet")
     make_crop_ready(kept)
     wt.add_fields(kept, tmp_path / "after.parquet")
+    listed = manifest_of(kept)
+    wt.index_shards(str(kept / "*.tar"))
+    assert (manifest_of(kept).shards, manifest_of(kept).additions) == (listed.shards, listed.additions)
     assert wt.verify(kept).ok
     with wt.make_loader(kept, batch_size=4, num_workers=0, fields=("__key__", "before.txt", "after.txt")) as loader:
         batch = next(iter(loader))

@@ -211,6 +211,10 @@ def test_masks_that_do_not_have_the_size_of_their_stored_image_are_counted(
         [batch] = loader
     assert {mask.shape for mask in batch.mask} == {(12, 16)}
     assert sorted(int(mask[0, 0]) for mask in batch.mask) == [*range(5)]
+    wt.pack(tmp_path / "images", tmp_path / "dst", images="raw", resize=12, workers=1)  # nothing to do
+    assert wt.describe(tmp_path / "dst").fields["made_mask.png"].samples == 5
+    wt.pack(tmp_path / "images", tmp_path / "dst", images="raw", resize=12, workers=1, fresh=True)
+    assert "the fields that were added later are not kept: add depth.npy, vector.npy, drawn_mask.png" in caplog.text
 
 
 def test_tar_shards_with_the_same_keys_are_added(dataset: Path, tmp_path: Path) -> None:

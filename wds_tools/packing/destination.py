@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
 
 PLAN = f"{WORK_NAME}/{PLAN_NAME}"
+_log = logging.getLogger("wds_tools")
 _APPEND_AGAIN = "append with --fresh (fresh=True)"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 ADDED_FIELDS = "added fields"  # kind of the source of shards with fields that were added to a dataset later
@@ -265,6 +267,9 @@ class FolderDestination(WorkFolder):
         if is_new and old is not None and begins(old.source, source) and self.read_plan() in (None, source):
             self._reopen(source)
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
+        if onto is None and old is not None and old.additions:
+            names = ", ".join(name for addition in old.additions for name in addition.fields)
+            _log.warning("%s: the fields that were added later are not kept: add %s again", self.name, names)
         if self.task is None:
             self.remove_temporary_files()
 

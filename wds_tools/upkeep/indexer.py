@@ -482,7 +482,9 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
         new = replace(new, shuffled=old.shuffled, source=old.source, account=old.account)
     elif old.fingerprint != manifests.fingerprint(new.shards[: len(old.shards)]):
         return new
-    return replace(new, classes=classes, additions=old.additions, field_classes=old.field_classes)
+    before = {shard.name: shard.before for shard in old.shards}
+    shards = tuple(replace(entry, before=before.get(entry.name)) for entry in new.shards)
+    return replace(new, shards=shards, classes=classes, additions=old.additions, field_classes=old.field_classes)
 
 
 def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Manifest | None:
