@@ -125,7 +125,8 @@ def size_patterns(keys: Sequence[bytes], sides: Callable[[bytes], tuple[int, int
     All keys have a word whose last number is the width or the height of its first image, and words have the same ids.
     ``sides`` returns the width and the height of the image of a key.
 
-    >>> size_patterns([b"8-0001", b"16-0001"], lambda key: (8, 8) if key[:1] == b"8" else (16, 16))
+    >>> keys = [b"8-0001", b"8-0002", b"16-0001", b"16-0002"]
+    >>> size_patterns(keys, lambda key: (8, 8) if key[:1] == b"8" else (16, 16))
     [Pattern(name='8', before=b'8-', after=b''), Pattern(name='16', before=b'16-', after=b'')]
     """
     for is_first in (True, False):
