@@ -321,7 +321,7 @@ DATASETS["GTSRB"] = Dataset(
     },
     src="Final_Training/Images",
     options={"kind": "folder"},
-    error="pass --from folder .* if the folders are the classes",
+    error="pass --from folder .* if the folders are the classes, or pack one table",
 )
 DATASETS["FER-2013"] = Dataset(
     each("train/{c}/Training_{n}{c}.jpg", "angry", "happy") | each("test/{c}/PrivateTest_{n}{c}.jpg", "angry", "happy"),

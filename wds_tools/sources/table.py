@@ -19,6 +19,7 @@ from functools import cached_property
 from importlib import import_module
 from itertools import compress, islice, product, repeat
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from wds_tools.errors import SourceError, StoreError, WdsToolsError
@@ -400,7 +401,7 @@ class TableSource(TableRows):
             name = next(row[column] for row in head if images.has(row.get(column)))
             raise SourceError(
                 f"{self.path} names images in column {column!r} other than by paths from its folder ({name!r} for "
-                f"{images.all_of([name])[0].path!r}): pack {self.path.parent} with --column image={column} "
+                f"{images.all_of([name])[0].path!r}): pack {self.path.parent} with --column {quote(f'image={column}')} "
                 f"(columns={{'image': {column!r}}}), where rows can have names or ids"
             )
 

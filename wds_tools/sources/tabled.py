@@ -207,10 +207,13 @@ def _check_folders(files: Files, tables: Sequence[Named]) -> None:
     named = [image.path for table in tables for image in table.images if image is not None]
     if (folders := first_folders(named)) and not are_parts(folders):
         table = max(tables, key=lambda table: len(table.images))
+        rows = "--from table (kind='table') to pack the rows"
+        if _by_split(tables) is None:  # then it refuses them
+            rows = f"pack one table, such as {files.where}/{table.file.path}, for its rows"
         raise SourceError(
             f"{files.where} has folders of images ({quoted(folders[:3])}), and {table.file.path}, which names the "
             f"images: {_packing_of_folders(files, named)} --from folder (kind='folder') if the folders are the "
-            "classes, or --from table (kind='table') to pack the rows"
+            f"classes, or {rows}"
         )
 
 
