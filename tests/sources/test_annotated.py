@@ -270,9 +270,14 @@ def test_instances_captions_and_key_points_of_the_same_images_become_one_sample(
     src = tree_of(tmp_path / "src", "coco/datumaro_instances_poly", "images/{split}/{name}")
     for kind in ("captions", "person_keypoints"):
         shutil.copytree(FOREIGN / "coco" / f"datumaro_{kind}", src, dirs_exist_ok=True)
+    [points] = src.rglob("person_keypoints_train.json")  # the largest file; with a class less, as COCO has it
+    raw = json.loads(points.read_text())
+    raw["annotations"][0]["bbox"] = [10.4, 8, 20, 32]  # the object has the same id
+    points.write_text(json.dumps(raw | {"categories": raw["categories"][:2]}))
     reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
     facts = json_of(tmp_path / "out" / "train")["photo_1.jpg"]
     assert facts["captions"] == ["a cat", "a dog"]
+    assert [one["box"] for one in facts["objects"]] == [[10, 8, 30, 40], [0, 0, 64, 48]]
     assert facts["objects"][0]["polygons"]
     assert facts["objects"][0]["keypoints"]
     assert reports["train"].manifest.account.attached["annotations"] == 3

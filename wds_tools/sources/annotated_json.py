@@ -86,7 +86,7 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
     candidates.sort(key=lambda file: -file.size)
     coco_files = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
-    return list(islice(coco_files, 1) if first else coco_files)
+    return list(islice(coco_files, 1)) if first else sorted(coco_files, key=lambda file: file.path)
 
 
 def _several(paths: Sequence[str], about: str) -> SourceError:

@@ -428,7 +428,7 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """Return the annotations of two files about the same images, such as instances and captions.
 
     Objects with the same class and box become one with the attributes of both, as in ``person_keypoints`` and
-    ``instances``.
+    ``instances``, and so do those with the same class and id.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(source_id) for source_id, name in zip(second.ids, second.names, strict=True)):
@@ -463,12 +463,19 @@ def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]
     boxes: dict[Any, list[int]] = {}
     for i, entry in enumerate(objects):
         boxes.setdefault(_class_and_box(entry), []).append(i)
+    without = []
     for entry in more.get("objects", ()):
         entry["category"] = numbers[entry["category"]]
         if same := boxes.get(_class_and_box(entry)):
             i = min(same, key=lambda i: objects[i].get("id") != entry.get("id"))
             same.remove(i)
             objects[i] = entry | objects[i]
+        else:
+            without.append(entry)
+    ids = {(objects[i]["category"], objects[i]["id"]): i for same in boxes.values() for i in same if "id" in objects[i]}
+    for entry in without:
+        if (place := ids.get((entry["category"], entry.get("id")))) is not None:
+            objects[place] = entry | objects[place]
         else:
             objects.append(entry)
     together = more | facts
@@ -488,11 +495,15 @@ def split_of(path: str) -> str:
     ('train2017', 'valid', '')
     >>> split_of("train_coco.json"), split_of("annotations_val.json"), split_of("val/labels.json")
     ('train', 'val', 'val')
+    >>> split_of("extra/_annotations.coco.json"), split_of("extra/labels.json")  # Roboflow has one for each split
+    ('extra', '')
     """
-    stem = posixpath.basename(path).removesuffix(".json")
+    folder, name = posixpath.split(path)
+    stem = name.removesuffix(".json")
     split = _AROUND.sub("", stem)
     is_kind = any(stem.startswith(f"{kind}_") for kind in _KINDS)  # what follows is a split, such as "default"
-    return split if is_split_name(split) else split_folder(path) or split * is_kind
+    other = posixpath.basename(folder) if stem == "_annotations.coco" else split * is_kind
+    return split if is_split_name(split) else split_folder(path) or other
 
 
 def name_here(name: str) -> str:
