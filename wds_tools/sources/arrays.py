@@ -204,34 +204,34 @@ class ArraySource(RecordSource):
         """The values of arrays that become texts and entries of ``json``."""
         return {
             name: cells_of(array, f"{self.path}: array {name!r}")
-            for name, array in self._further.items()
-            if self._arrays.kinds[name] in (Kind.TEXT, Kind.LIST, Kind.WHOLE, Kind.DECIMAL)
+            for name, (array, kind, _) in self._further.items()
+            if kind in (Kind.TEXT, Kind.LIST, Kind.WHOLE, Kind.DECIMAL)
         }
 
     @cached_property
-    def _further(self) -> dict[str, Any]:
-        """The arrays that are packed besides the image and the label."""
+    def _further(self) -> dict[str, tuple[Any, str, str]]:
+        """The arrays that are packed besides the image and the label: what their values are, and names in records."""
         assert self.record_roles is not None
-        used, kinds = self.record_roles.used, self._arrays.kinds
+        arrays, roles = self._arrays, self.record_roles
         return {
-            name: array for name, array in self._arrays.rows.items() if name not in used and not reason_of(kinds[name])
+            name: (arrays.rows[name], kind, name if name in roles.fields else self.entry_name(name))
+            for name, kind in arrays.kinds.items()
+            if name not in roles.used and not reason_of(kind)
         }
 
     def _record(self, row: int) -> dict[str, Any]:
         """Return the values of a row, without image and label: entries of ``json`` by their names there."""
-        assert self.record_roles is not None
         values: dict[str, Any] = {}
-        for name, array in self._further.items():
-            kind = self._arrays.kinds[name]
-            if name in self._cells:
-                short = name if name in self.record_roles.fields else self.entry_name(name)
-                values[short] = cell(self._cells[name][row])
+        cells = self._cells
+        for name, (array, kind, short) in self._further.items():
+            if name in cells:
+                values[short] = cell(cells[name][row])
             elif kind == Kind.ENCODED:
-                values[name] = to_bytes(self._row(name, array, row)) or None
+                values[short] = to_bytes(self._row(name, array, row)) or None
             else:
                 value = np.asarray(self._row(name, array, row))
                 value = value.astype(value.dtype.newbyteorder("="), order="C")
-                values[name] = value.view(Pixels) if kind == Kind.PICTURE else value
+                values[short] = value.view(Pixels) if kind == Kind.PICTURE else value
         return values
 
     def _row(self, name: str, array: Any, row: int) -> Any:
