@@ -12,7 +12,11 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 from array_cases import CLASSES, N, packed, parts, refusal
+
+from wds_tools.errors import LabelError
+from wds_tools.sources.detect import open_source
 
 FOLDER = Path(__file__).parents[1] / "foreign" / "matlab"
 EXPECTED = np.load(FOLDER / "expected.npz")
@@ -47,9 +51,8 @@ def test_cells_with_images_and_text_are_read(tmp_path: Path) -> None:
 
 
 def test_numbers_from_1_with_class_names_are_an_error_and_those_from_0_are_read(tmp_path: Path) -> None:
-    assert "labels from 1 to 3, and class names: MATLAB counts them from 1" in refusal(
-        FOLDER / "names_from_one.mat", kind="hdf5"
-    )
+    with pytest.raises(LabelError, match="only 3 class names, numbered from 0, and labels begin with 1"):
+        open_source(FOLDER / "names_from_one.mat", kind="hdf5").scan()
     found = packed(FOLDER / "names.mat", tmp_path, kind="hdf5")
     found.check(IMAGES, LABELS)
     assert found.classes == CLASSES

@@ -84,7 +84,6 @@ class Contents:
         labels: The label of each row, if it is not in an array.
         class_names: (kind, name) of an attribute or entry -> class names.
         used: Further parts that are used: (kind, name, what they are used as).
-        counts_from_one: Whether the program that wrote the file counts from 1.
     """
 
     arrays: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +91,6 @@ class Contents:
     labels: list[Any] | None = None
     class_names: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     used: list[tuple[str, str, str]] = field(default_factory=list)
-    counts_from_one: bool = False
 
     def add(self, name: str, array: Any, inside: str | None = None) -> None:
         """Add an array; of records, each field as an array, below the name ``inside``; or a single value."""
@@ -354,6 +352,7 @@ class ArrayRoles:
         rows: Name of an array with a row for each image -> array.
         kinds: Its name -> what its values are in a record, or why they are not packed.
         class_lists: (kind, name) of an array, attribute or entry -> class names.
+        notes: What the user should know.
     """
 
     def __init__(self, contents: Contents, columns: Mapping[str, str], where: str) -> None:
@@ -367,26 +366,23 @@ class ArrayRoles:
         reasons = {key: self._why_not_per_image(key, array) for key, array in self._arrays.items() if key != self.image}
         self._left_out = {name: reason for name, reason in reasons.items() if reason}
         self.rows = {name: self._arrays[name] for name, reason in reasons.items() if not reason}
-        self.class_lists = {
-            part: names for part, names in contents.class_names.items() if not self._in_another_split(part[1])
-        }
-        self._as_long: set[tuple[str, str]] = set()  # those that have a row for each image
+        self.class_lists = {}
+        for part, names in contents.class_names.items():
+            if self._in_another_split(part[1]):
+                contents.unusable.append(Unusable(*part, "has class names of another split"))
+            else:
+                self.class_lists[part] = names
+        self.notes: list[str] = []
         self._take_class_lists()
         self.kinds = {name: self._record_kind(array) for name, array in self.rows.items()}
 
-    def account(self, account: Account, classes: tuple[str, ...]) -> None:
-        """State what becomes of everything in the file but the rows; ``classes`` are the names of the classes."""
+    def account(self, account: Account) -> None:
+        """State what becomes of everything in the file but the rows and the lists of class names."""
         for kind, name, reason, _ in self._contents.unusable:
             account.leave_out(kind, name, reason)
         for used in self._contents.used:
             account.use(*used)
-        for part in self._contents.class_names | self.class_lists:
-            if self.class_lists.get(part) == classes:
-                account.use(*part, "class names")
-                if part in self._as_long:
-                    account.notes.append(f"array {part[1]!r}, as long as there are images, is taken as the class names")
-            else:
-                account.leave_out(*part, "has class names that do not belong to the labels")
+        account.notes += self.notes
         account.declare("array", self._arrays)
         for name, why in self._left_out.items():
             account.leave_out("array", name, why)
@@ -509,7 +505,8 @@ class ArrayRoles:
                 names = texts_of(np.asarray(array[:]).reshape(-1), f"{self._where}: array {name!r}")
                 if len(set(names)) == len(names):
                     self.class_lists["array", name] = tuple(text.strip() for text in names)
-                    self._as_long |= {("array", name)} if self.rows.pop(name, None) is not None else set()
+                    if self.rows.pop(name, None) is not None:
+                        self.notes.append(f"array {name!r}, as long as there are images, is taken as the class names")
                     self._left_out.pop(name, None)
                 elif name in self._left_out:
                     self._left_out[name] = "has a name several times, and so is not a list of class names"

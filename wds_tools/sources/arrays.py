@@ -59,7 +59,7 @@ from wds_tools.sources.class_file import names_in
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_roles import Names
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.values import Kind, Pixels, cell, layout_of, png_bound, reason_of, to_pixels
 
@@ -145,7 +145,7 @@ class ArraySource(RecordSource):
         self.name_classes(collector, roles, dict(enumerate(labels)))
         if roles.hot:
             collector.classes = tuple(name.rpartition("/")[2] for name in roles.hot)
-        arrays.account(collector.account, tuple(collector.classes))
+        arrays.account(collector.account)
         if missing := self.missing_parts(arrays.image):  # as in a copy or a program that was interrupted
             collector.account.notes.append(
                 f"{missing} of the images are missing, and are read as the fill value; {self.why_missing}, but the "
@@ -168,19 +168,8 @@ class ArraySource(RecordSource):
     def entry_name(self, name: str) -> str:
         return self._arrays.entry_name(name)
 
-    def class_names(self) -> Mapping[str, tuple[str, ...]]:
-        return {name: names for (_, name), names in self._arrays.class_lists.items()}
-
-    def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
-        super().name_classes(collector, roles, labels)
-        numbers = [number for number in labels.values() if isinstance(number, (int, float))]
-        # numbers of a program that counts from 1 must not be taken as positions from 0
-        if self._contents.counts_from_one and collector.classes and numbers and min(numbers) > 0:
-            raise SourceError(
-                f"{self.name} has labels from {min(numbers):g} to {max(numbers):g}, and class names: MATLAB counts "
-                "them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save the names as "
-                "labels"
-            )
+    def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        return self._arrays.class_lists
 
     @cached_property
     def _contents(self) -> Contents:

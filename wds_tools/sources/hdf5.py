@@ -289,7 +289,6 @@ def _matlab_contents(file: Any, tree: _Tree) -> Contents:
     contents = Contents(
         unusable=[part for part in tree.contents.unusable if not part.name.startswith("#")],
         used=[("group", name, "contents of cells") for name in hidden],
-        counts_from_one=True,
     )
     large: dict[str, Any] = {}
     for name, item in (tree.datasets | tree.references).items():

@@ -220,11 +220,6 @@ class LmdbSource(RecordSource):
             self._choose_databases(collector)
             self._group(collector)
             super().collect(collector)
-        for key, names in self._class_lists.items():
-            if names == tuple(collector.classes):
-                collector.account.use("key", path_text(key), "class names")
-            else:
-                collector.account.leave_out("key", path_text(key), "has class names that do not belong to the labels")
         no_label = self.record_roles is not None and self.record_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in collector.inputs):
             collector.account.use("key", "first folder", "label")
@@ -280,8 +275,8 @@ class LmdbSource(RecordSource):
         key = path_bytes(entry.path)
         return name(self._class_of(path_text(self.patterns[entry.location[1]].id_of(key))))
 
-    def class_names(self) -> Mapping[str, tuple[str, ...]]:
-        return {path_text(key): names for key, names in self._class_lists.items()}
+    def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        return {("key", path_text(key)): names for key, names in self._class_lists.items()}
 
     def _class_of(self, id_: str) -> str:
         return class_folder(id_.removeprefix(self.base)) or ""

@@ -96,8 +96,8 @@ class ObjectSource(RecordSource):
             )
         collector.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
-    def class_names(self) -> Mapping[str, tuple[str, ...]]:
-        return self._lists | _class_lists(self._items, MAYBE_LISTS)
+    def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        return {("", name): names for name, names in (self._lists | _class_lists(self._items, MAYBE_LISTS)).items()}
 
     def name_classes(self, collector: Collector, roles: Roles, labels: Mapping[int, Any]) -> None:
         """Add the class names of the object, unless its attributes show that labels mean others."""

@@ -119,8 +119,11 @@ class RecordSource(NamedValues):
         """Return the label of a record without a label among its values."""
         return NONE
 
-    def class_names(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the lists of class names outside of the records, by their places, the most usual one first."""
+    def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return (kind of part, place) -> class names outside of the records, the most usual place first.
+
+        The kind is empty for what is no part of the account.
+        """
         return {}
 
     def collect(self, collector: Collector) -> None:
@@ -154,12 +157,23 @@ class RecordSource(NamedValues):
         Raises:
             LabelError: Lists have the same names in different orders, or it is not clear whether names are the labels.
         """
-        if roles.label is None or collector.classes:
-            return
-        different, given = different_labels(labels.values()), self.options.classes
-        numbers = [label.number for label in different if label.number is not None]
-        every = self.class_names().items()
-        lists = {place: names for place, names in every if not _is_vague(place) or _fit(names, different)}
+        lists = self.class_names()
+        if roles.label is not None and not collector.classes:
+            every = {place: names for (_, place), names in lists.items()}
+            collector.classes = self._chosen(collector, every, different_labels(labels.values()))
+        for (kind, place), names in lists.items():
+            if kind and names == collector.classes:
+                collector.account.use(kind, place, "class names")
+            elif kind:
+                collector.account.leave_out(kind, place, "has class names that do not belong to the labels")
+
+    def _chosen(
+        self, collector: Collector, every: Mapping[str, tuple[str, ...]], labels: Set[Label]
+    ) -> tuple[str, ...]:
+        """Return the first of several lists of class names that fits the labels; empty if it is the labels."""
+        given = self.options.classes
+        numbers = [label.number for label in labels if label.number is not None]
+        lists = {place: names for place, names in every.items() if not _is_vague(place) or _fit(names, labels)}
         first, names = next(iter(lists.items()), ("", ()))
         others = {place: others for place, others in lists.items() if others != names and not given}
         for place, other in others.items():
@@ -169,14 +183,14 @@ class RecordSource(NamedValues):
                     f"{place!r} ({quoted(other)}): pass --classes (classes=)"
                 )
         if are_labels(names, numbers, self.name, lists.keys() - others.keys(), given=given):
-            return
-        collector.classes = names
+            return ()
         collector.account.notes += [] if given else notes_on_first(names, numbers)
         collector.account.notes += [
             f"{place!r} has other class names than {first!r} ({quoted(other)}): pass --classes (classes=) if the "
             "labels mean these"
             for place, other in others.items()
         ]
+        return names
 
     def account_names(self, seen: Names, collector: Collector, roles: Roles) -> None:
         """State what becomes of each name."""

@@ -64,7 +64,6 @@ class TfRecordSource(RecordSource):
     def collect(self, collector: Collector) -> None:
         collector.take_files(self.paths)
         super().collect(collector)
-        self._add_classes(collector)
 
     def items(self) -> Iterator[Item]:
         for file, path in enumerate(self.paths):
@@ -89,16 +88,16 @@ class TfRecordSource(RecordSource):
         codecs = ["gzip" if _is_compressed(files[file]) else None for file in range(len(self.paths))]
         return DecompressedFiles(files, [str(path) for path in self.paths], codecs)
 
-    def _add_classes(self, collector: Collector) -> None:
-        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
+    def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
         label = (self.record_roles and self.record_roles.label) or ""
         folders = {path.parent for path in self.paths}
         path = (folders.pop() if len(folders) == 1 else self.path) / f"{label.replace('/', '-')}.labels.txt"
-        if not collector.classes and path.is_file():
-            with as_source_error(f"{path} cannot be read"):
-                collector.classes = names_of(path.read_bytes(), str(path))
-            name = path.relative_to(self.path).as_posix() if self.path in path.parents else path.name
-            collector.account.use("file", name, "class names")
+        if not path.is_file():
+            return {}
+        name = path.relative_to(self.path).as_posix() if self.path in path.parents else path.name
+        with as_source_error(f"{path} cannot be read"):
+            return {("file", name): names_of(path.read_bytes(), str(path))}
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
