@@ -121,6 +121,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "imagelabels.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "labels.h5": (to_hdf5, "has arrays or objects"),
     "y.npy": (lambda path: np.save(path, NUMBERS), "has arrays or objects"),
+    "emotions.npy": (lambda path: np.save(path, NUMBERS), "has arrays or objects"),
     "y.npz": (lambda path: np.savez(path, x=np.ones((COUNT, 3)), y=NUMBERS), "has arrays or objects"),
     "cars_annos.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
     "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),

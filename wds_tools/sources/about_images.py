@@ -9,12 +9,16 @@ next to a source.
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
@@ -58,7 +62,7 @@ _OF_IMAGES = re.compile(
 MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
-_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", "")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", ".npy", ".npz", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
@@ -289,6 +293,8 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     """Return what to know of a file whose content is about images; empty if it is not."""
     if data.startswith(LFS_START):
         return LFS_POINTER
+    if path.endswith((".npy", ".npz")):
+        return why_not_packed(path) if _are_labels(data, len(images)) else ""
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
     table, rows = _rows_in(path, data) if is_table else (None, [])
@@ -326,6 +332,18 @@ def of_class_names(path: str, data: bytes) -> str:
     if not classes or any(map(names_a_file, classes)):
         return ""
     return f"{OF_CLASSES[0]} ({quoted(classes)}), {NEXT}: pass them with --classes (classes=) if they are the classes"
+
+
+def _are_labels(data: bytes, count: int) -> bool:
+    """Return whether arrays of NumPy have a label for each image, and no images of their own."""
+    try:
+        loaded = np.load(io.BytesIO(data))
+        arrays = list(loaded.values()) if isinstance(loaded, Mapping) else [loaded]
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile):
+        return False
+    have_images = any(array.ndim > 2 for array in arrays)
+    are_labels = any(array.shape in ((count,), (count, 1)) and array.dtype.kind in "biuSU" for array in arrays)
+    return are_labels and not have_images
 
 
 def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
