@@ -67,6 +67,27 @@ def test_key_points_of_ultralytics_are_in_pixels_with_their_visibility(name):
         assert one["category"] == number
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_boxes_and_key_points_without_kpt_shape_are_noted(size):
+    """Those of Ultralytics, with visibilities of 1, or without any. Its outlines and oriented boxes have no note."""
+
+    def notes(folder, edit=lambda line: line, names="names: [a, b, c, d]"):
+        paths = sorted((FOREIGN / folder / "labels").rglob("*.txt"))
+        texts = [(path.name, path.name, "\n".join(map(edit, path.read_text().splitlines())).encode()) for path in paths]
+        return yolo.annotations_of(texts * 2, yaml_of(names)).notes
+
+    def edited(line):
+        numbers = line.split()
+        points = zip(numbers[5::3], numbers[6::3], strict=False)
+        return " ".join([*numbers[:5], *(value for x, y in points for value in (x, y, "1")[:size])])
+
+    [note] = notes("ultralytics_keypoints", edited)
+    assert re.fullmatch(rf"all \d+ outlines can .*: add kpt_shape: \[3, {size}\] to data.yaml if they are", note)
+    assert not notes("ultralytics_keypoints", edited, f"names: [a, b, c, d]\nkpt_shape: [3, {size}]")
+    for folder in ("supervision_obb", "ultralytics_segments", "ultralytics_boxes"):
+        assert not notes(folder)
+
+
 def test_predictions_of_ultralytics_have_their_confidence():
     folder = FOREIGN / "ultralytics_predictions"
     boxes, segments, oriented = (

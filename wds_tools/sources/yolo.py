@@ -38,6 +38,7 @@ _SPLIT_ALIASES = {"valid": "val", "validation": "val"}
 _ROUNDING = 0.002  # fractions have few decimals; a pixel of 500
 _KEPT_ENTRIES = ("path", "nc", "names", "kpt_shape", "flip_idx", "kpt_names", *SPLITS, *_SPLIT_ALIASES)
 _MAX_BYTES = 1 << 20
+_MANY = 4  # outlines that look like boxes and key points, and so may be
 _NUMBER = re.compile(rb"[-+0-9.eE]+")
 _NAMES_FILES = ("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",)
 _ANY_YAML = 1  # of these
@@ -162,6 +163,7 @@ def annotations_of(
     result.annotations.names = yaml.names
     result.annotations.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
     result.annotations.parts += yaml.parts
+    shapes, count = set[tuple[int, int]](), 0
     for image, name, data in labels:
         if data is None:
             result.add(image, _facts([]), (1, 1), file=name)
@@ -172,6 +174,9 @@ def annotations_of(
             result.skip(image, error, name)
             continue
         _check_numbers(objects, name)
+        for entry in objects:
+            shapes = shapes and shapes & _point_shapes(entry) if count else _point_shapes(entry)
+            count += 1
         beyond = next((entry for entry in objects if entry["category"] >= len(yaml.names)), None)
         if beyond is not None:
             raise SourceError(
@@ -181,7 +186,29 @@ def annotations_of(
         if repeated := len(objects) - len({str(entry) for entry in objects}):
             result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
         result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
+    for points, size in sorted(shapes)[-1:] if count >= _MANY else ():
+        result.annotations.notes.append(
+            f"all {count:,} outlines can also be boxes and key points: add kpt_shape: [{points}, {size}] to "
+            f"{where} if they are"
+        )
     return result.finished()
+
+
+def _point_shapes(entry: Object) -> set[tuple[int, int]]:
+    """Return the values of ``kpt_shape`` with which an outline is a box in the image, and points in the box or at 0."""
+    numbers = [*entry.get("polygons", [[]])[0], *([entry["confidence"]] if "confidence" in entry else [])]
+    left, top, right, bottom = _box(numbers) if len(numbers) > 5 else (-1.0, 0.0, 0.0, 0.0)
+    if min(left, top, 1 - right, 1 - bottom) < -_ROUNDING:
+        return set()
+    are_in = {
+        size: all(
+            (x, y) == (0, 0) or max(left - x, x - right, top - y, y - bottom) <= _ROUNDING
+            for x, y in zip(numbers[4::size], numbers[5::size], strict=False)
+        )
+        for size in (2, 3)
+        if (len(numbers) - 4) % size == 0 and all(value in (0, 1) for value in numbers[6::3] if size == 3)
+    }
+    return {((len(numbers) - 4) // size, size) for size, is_in in are_in.items() if is_in}
 
 
 def _check_numbers(objects: Iterable[Object], where: str) -> None:
