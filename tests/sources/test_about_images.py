@@ -90,10 +90,6 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "requirements.txt": (lambda path: path.write_text("numpy\n" * (COUNT - 1) + "torch\n"), ""),
     "SHA256SUMS": (lambda path: path.write_text("".join(f"abc  {row}.png\n" for row in range(COUNT))), ""),
     "remarks.txt": (lambda path: path.write_text("0.png is nice\n"), "has values for some of the images"),
-    "v2_annotations.json": (  # as VQA has it
-        lambda path: path.write_text(json.dumps({"annotations": [{"image_id": row} for row in range(COUNT)] * 2})),
-        "is named like a file .* if it has labels",
-    ),
     "labels.py": (lambda path: path.write_text(f"labels = {LABELS}\n"), "is named like a file .* if it has labels"),
     "train.py": (lambda path: path.write_text("import torch\n"), ""),
 }
@@ -188,6 +184,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
             )
         ),
         "is about images such as '0.png'",
+    ),
+    "vqa.json": (  # numbers, as in VQA
+        lambda path: path.write_text(json.dumps({"questions": [{"image_id": row} for row in range(COUNT)] * 2})),
+        "is about images such as '0'",
     ),
     "images.txt": (  # as CUB-200 has it
         lambda path: path.write_text("".join(f"{row + 1} {row}.png\n" for row in range(COUNT))),

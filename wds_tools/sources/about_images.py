@@ -63,7 +63,9 @@ MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 HEAD = 1000  # bytes at the beginning of a text
 _MARKUP = (".xml", ".html", ".htm")
 _LOOKED_INTO = (*TABLES, *_MARKUP, *LINES, ".names", ".pbtxt", ".npy", ".npz", "")
-_TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
+_TEXTS = re.compile(  # of JSON, with numbers of images, and attributes and contents of markup
+    r'"image_?id"\s*:\s*(\d{1,18})\b|"((?:[^"\\]|\\.)*)"|>([^<>]+)<', re.IGNORECASE
+)
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
@@ -401,7 +403,7 @@ def _in_values(table: TextTable, rows: Sequence[Row], names: RowNames) -> str:
 def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of JSON or markup that names images, and is not only a list of them."""
     head = data[:MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
-    texts = {quoted or between for quoted, between in _TEXTS.findall(head)} - {""}
+    texts = {"".join(groups) for groups in _TEXTS.findall(head)} - {""}
     paths = sorted(text for text in texts if names_a_file(text) and names.has(text.rpartition("/")[2]))
     image_texts = paths or sorted(filter(names.has, texts))
     is_list = len(image_texts) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
