@@ -446,12 +446,23 @@ def test_a_split_and_a_class_in_one_name_are_an_error(
     assert wt.pack(src, tmp_path / "dst", kind="folder", dry_run=True).manifest.classes == tuple(sorted(names))
 
 
-@pytest.mark.parametrize("names", [("trainA", "trainB", "testA", "other"), ("test_tube", "training_shoe", "cup")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("trainA", "trainB", "testA", "other"),
+        ("test_tube", "training_shoe", "cup"),
+        ("training_fake", "training_real"),
+        ("train_sd", "val_hd"),
+    ],
+)
 def test_other_names_that_begin_with_a_split_are_classes(
     tmp_path: Path, photos: list[Photo], names: tuple[str, ...]
 ) -> None:
+    """A note says so if all names have the word for a split, and not all the same."""
     src = write_folder(tmp_path, {f"{name}/1.jpg": photos[0].data for name in names})
-    assert wt.pack(src, tmp_path / "dst", dry_run=True).manifest.classes == tuple(sorted(names))
+    report = wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert report.manifest.classes == tuple(sorted(names))
+    assert any("are named like splits: " in note for note in report.account.notes) == (names == ("train_sd", "val_hd"))
 
 
 def test_labels_in_json_next_to_images_are_named_and_can_be_taken_later(tmp_path: Path, photos: list[Photo]) -> None:
@@ -480,6 +491,8 @@ PARTS = {
     "with a test": ("bounding_box_test/2.jpg", "bounding_box_train/2.jpg", "query/1.jpg"),
     "in a folder": ("photos/train/cat/1.jpg", "photos/train/dog/2.jpg", "photos/more/3.jpg"),
     "two splits": ("train/cat/1.jpg", "val/cat/1.jpg", "extra/cat/1.jpg"),
+    "MNIST": ("t10k/1.jpg", "train/2.jpg"),
+    "further words": ("minival/1.jpg", "train_50k/2.jpg", "test_public/3.jpg", "hold-out/4.jpg", "validate/5.jpg"),
 }
 """Trees of which each folder, or each in ``photos``, is a part of a dataset."""
 

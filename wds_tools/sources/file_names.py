@@ -35,7 +35,7 @@ _MOST_PARTS = 1_000_000
 SPLIT_OF = {  # a word that names a split -> the split
     **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
     **dict.fromkeys(["test", "testing", "tst"], "test"),
-    **dict.fromkeys(["val", "valid", "validation", "dev", "development", "eval", "evaluation"], "val"),
+    **dict.fromkeys(["val", "valid", "validate", "validation", "minival", "dev", "development", "eval", "evaluation"], "val"),
 }
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _PARTS = "part|batch|shard|chunk|vol|volume|disc|disk|fold|set|image|img|photo|picture|file|data|archive|folder"
@@ -75,8 +75,8 @@ def _whole(regex: str, names: str, others: str) -> NamePattern:
 
 
 SPLIT_FOLDER = _whole(
-    rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|extra|\d+))*",
-    "train, val2017, test_images, seg_train, Training, bounding_box_test, test1, TestSet, train_extra",
+    rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|extra|\d+k?))*",
+    "train, val2017, test_images, seg_train, Training, bounding_box_test, test1, TestSet, train_extra, val_5k, minival",
     "trains, test_tube, training_shoe, seg_pred, contest, valley, latest, devices",
 )
 SPLIT_FILE = _part(  # group 1 is the split
@@ -93,10 +93,10 @@ TEST_FOLDER = _whole(
     "train, valid, test_tube, contest",  # train and valid may be classes, of vehicles and documents
 )
 OTHER_PART = _whole(  # a class may have such a name too
-    r"([a-z0-9]+[-_])*((un)?labell?ed|query|gallery|background|extra|distractors?|holdout)"
+    r"([a-z0-9]+[-_])*((un)?labell?ed|query|gallery|background|extra|distractors?|hold[-_]?out|t10k|ood|pred)"
     r"([-_ ]?(set|data|images?|imgs?))*",
-    "labeled, unlabeled_images, query, gallery, images_background, extra",
-    "cat, label, backgrounds_2, extraction",
+    "labeled, unlabeled_images, query, gallery, images_background, extra, hold-out, t10k, seg_pred",
+    "cat, label, backgrounds_2, extraction, food, predator",
 )
 IMAGES_FOLDER = _whole(  # the folder of all images
     r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?",

@@ -214,13 +214,15 @@ def _are_splits(names: Sequence[str]) -> bool:
 def _are_parts(inside: Mapping[str, Set[str]]) -> bool:
     """Return whether folders are parts of a dataset by their names, or because one is a split like another one.
 
-    The other one has no folders, or one that the split has too. ``inside`` has the folders in each of them.
+    The other one has no folders, or one that the split has too; next to ``train``, ``test_ood`` is a part by its name.
+    ``inside`` has the folders in each of them.
     """
     splits = list(filter(is_split_name, inside))
     in_split = inside[splits[0]] if len(splits) == 1 else set()
     others = [folders for name, folders in inside.items() if name not in splits]
     like_it = in_split and any(not folders or folders & in_split for folders in others)
-    return bool(like_it) or all(is_split_name(name) or OTHER_PART.match(name) for name in inside)
+    others_like_it = all(name in splits or OTHER_PART.match(name) or (splits and split_in(name)) for name in inside)
+    return bool(like_it) or others_like_it
 
 
 def splits_with_classes(paths: Iterable[str]) -> list[str]:
@@ -485,13 +487,22 @@ def are_parts(names: Collection[str]) -> bool:
 
 
 def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
-    """Return a note if class folders are usual for parts of a dataset, by their names, and those of images in them.
+    """Return a note if class folders are usual for parts or splits, by their names, and those of images in them.
 
     >>> notes_on_parts(["batch_1", "batch_2"], ["batch_1/1.jpg", "batch_2/2.jpg"])[0][:53]
     "the classes 'batch_1', 'batch_2' are named like parts"
+    >>> notes_on_parts(["train_sd", "val_hd"], ["train_sd/1.jpg", "val_hd/2.jpg"])[0][:52]
+    "the classes 'train_sd', 'val_hd' are named like spli"
+    >>> notes_on_parts(["training_real", "training_fake"], ["training_real/1.jpg", "training_fake/1.jpg"])
+    []
     >>> notes_on_parts(["0000045", "0000099"], ["0000045/001.jpg", "0000099/001.jpg"])
     []
     """
+    if len({*map(split_in, names)} - {""}) > 1 and all(map(split_in, names)):
+        return [
+            f"the classes {quoted(sorted(names)[:2])} are named like splits: if they are, rename the folders, such as "
+            "to train and val, and pack with --split folders (pack_splits)"
+        ]
     some = [path.split("/")[-2:] for path in paths[:: len(paths) // _LOOKED_AT + 1] if "/" in path]
     are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
     if are_parts(names) or (are_shards and all(image.startswith(folder) for folder, image in some)):  # FFHQ
