@@ -607,6 +607,7 @@ def test_a_changed_caption_is_another_dataset(tmp_path: Path, photos: list[Photo
 
 
 def test_a_pattern_that_mixes_splits_is_an_error_unless_it_names_them(tmp_path: Path, photos: list[Photo]) -> None:
+    (tmp_path := tmp_path / "VOCtrainval_11-May-2012").mkdir()
     for split in ("train", "val"):
         with tarfile.open(tmp_path / f"{split}-0.tar", "w") as archive:
             (tmp_path / "1.jpg").write_bytes(photos[0].data)

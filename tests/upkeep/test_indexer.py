@@ -331,7 +331,8 @@ def test_a_shard_that_is_named_twice_is_an_error(theirs: Path) -> None:
 
 
 def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_class_numbers(tmp_path: Path) -> None:
-    """They have the names of timm/imagenet-1k-wds."""
+    """They have the names of timm/imagenet-1k-wds; the folder above is no pattern that names both splits."""
+    (tmp_path := tmp_path / "train_and_validation").mkdir()
     names = {
         "imagenet1k-train-0000.tar": "cat",
         "imagenet1k-train-0001.tar": "emu",

@@ -31,11 +31,13 @@ _SYSTEM_FOLDERS = {  # hidden too
 }
 
 _WORDS = re.compile(r"[^\W\d_]+([-_ ][^\W\d_]+)*")
+_FROM_PATTERN = re.compile(r"[^/]*[*?\[{].*")
 _MOST_PARTS = 1_000_000
 SPLIT_OF = {  # a word that names a split -> the split
     **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
     **dict.fromkeys(["test", "testing", "tst"], "test"),
-    **dict.fromkeys(["val", "valid", "validate", "validation", "minival", "dev", "development", "eval", "evaluation"], "val"),
+    **dict.fromkeys(["val", "valid", "validate", "validation", "minival"], "val"),
+    **dict.fromkeys(["dev", "development", "eval", "evaluation"], "val"),
 }
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _PARTS = "part|batch|shard|chunk|vol|volume|disc|disk|fold|set|image|img|photo|picture|file|data|archive|folder"
@@ -363,7 +365,9 @@ def _place(members: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _are_named(splits: Iterable[str], given: str) -> bool:
-    return all(split.lower() in given.lower() for split in splits)
+    """Return whether patterns name all splits, not counting the folders above what they match, such as ``trainval``."""
+    patterns = " ".join(match[0] for one in given.lower().split() if (match := _FROM_PATTERN.search(one)))
+    return all(split.lower() in patterns for split in splits)
 
 
 def mixed_splits(names: Sequence[str], given: str) -> list[str]:

@@ -499,10 +499,8 @@ def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
     []
     """
     if len({*map(split_in, names)} - {""}) > 1 and all(map(split_in, names)):
-        return [
-            f"the classes {quoted(sorted(names)[:2])} are named like splits: if they are, rename the folders, such as "
-            "to train and val, and pack with --split folders (pack_splits)"
-        ]
+        how = "rename the folders, such as to train and val, and pack with --split folders (pack_splits)"
+        return [f"the classes {quoted(sorted(names)[:2])} are named like splits: if they are, {how}"]
     some = [path.split("/")[-2:] for path in paths[:: len(paths) // _LOOKED_AT + 1] if "/" in path]
     are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
     if are_parts(names) or (are_shards and all(image.startswith(folder) for folder, image in some)):  # FFHQ
