@@ -79,9 +79,7 @@ def test_archives_whose_names_differ_only_in_numbers_are_classes_with_a_note(
         src = write_archives(tmp_path / names, {name: [f"{name}.jpg"] for name in names.split()}, photos)
         labels, notes = pack(src, tmp_path / names / "dst", dry_run=True)
         assert labels == {f"{name}/{name}.jpg": name for name in names.split()}
-        assert (
-            "are classes, and their names differ only in numbers: if they are parts, or patients, pass --col" in notes
-        )
+        assert "are classes, and their names differ only in numbers: if they are parts, patients or videos" in notes
     assert pack(src, tmp_path / "none", columns={"label": ""}) == (dict.fromkeys(labels), "")
 
 

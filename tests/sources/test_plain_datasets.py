@@ -610,7 +610,7 @@ DATASETS["LGG brain MRI"] = Dataset(
     {path.replace(".tif", "_mask.tif"): MASK for path in scans}
     | {"kaggle_3m/data.csv": "Patient,gender\n" + lines(f"{patient[:12]},1" for patient in {*scans.values()})},
     fields=("mask.tif",),
-    notes=("the folders 'TCGA_CS_4941.*', 'TCGA_CS_4942.*' are classes, and .* differ only in numbers: .* --column",),
+    notes=("the folders 'TCGA_CS_4941.*', 'TCGA_CS_4942.*' of images with masks are their classes: .* --column",),
 )
 helmets = {
     f"{split}/images/img{n}_jpg.rf.{n}a{split}.jpg": None for split in ("train", "valid", "test") for n in range(3)

@@ -41,8 +41,7 @@ _LOOKED_AT = 1000  # names of images
 _NUMBER = re.compile(r"\d+")
 _NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")  # of an image: group 1 may be its class, such as n01440764
 _SYNSET = re.compile(r"n\d{8}")
-_FIRST_NUMBER = re.compile(r"^\d+[-_. ]+(?=[^\W\d_])")  # of a class, as in 001.Albatross
-_IF_PARTS = "if they are parts, or patients, pass --column label= (columns={'label': ''}) to pack without labels"
+IF_PARTS = "if they are parts, patients or videos, pass --column label= (columns={'label': ''}) to pack without labels"
 FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
@@ -443,24 +442,15 @@ def folders_of_archives(
     return [f"{stem}/" for stem in stems], note and f"{note}, or move those of one class into a folder with its name"
 
 
-def note_on_numbers(names: Collection[str], kind: str, *, have_masks: bool = False) -> str:
+def note_on_numbers(names: Collection[str], kind: str) -> str:
     """Return a note if some folders or archives that are classes have names that differ only in numbers.
-
-    If their images have masks, they are often patients or videos: then it is enough that most names have a number.
 
     >>> note_on_numbers(["cat", "cat2", "dog"], "archives")[:70]
     "the archives 'cat', 'cat2' are classes, and their names differ only in"
-    >>> note_on_numbers(["IXI002-Guys-0828", "IXI012-HH-1211"], "folders", have_masks=True)[:76]
-    "the folders 'IXI002-Guys-0828', 'IXI012-HH-1211' are classes, and their name"
-    >>> note_on_numbers(["001.Albatross", "002.Tern"], "folders", have_masks=True)
-    ''
     """
     same = with_same(sorted(names), _words)
     alike = next((sorted({*group})[:2] for group in same.values() if len({*group}) > 1), [])
-    numbered = [name for name in sorted({*names}) if _NUMBER.search(_FIRST_NUMBER.sub("", name))]
-    of_patients = have_masks and 2 * len(numbered) > len({*names}) > 1 and not any(map(_SYNSET.match, names))
-    shown, how = (alike, "differ only in") if alike or not of_patients else (numbered[:2], "have")
-    return f"the {kind} {quoted(shown)} are classes, and their names {how} numbers: {_IF_PARTS}" * bool(shown)
+    return f"the {kind} {quoted(alike)} are classes, and their names differ only in numbers: {IF_PARTS}" * bool(alike)
 
 
 def differ_in_numbers(names: Collection[str]) -> bool:
@@ -504,7 +494,7 @@ def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
     some = [path.split("/")[-2:] for path in paths[:: len(paths) // _LOOKED_AT + 1] if "/" in path]
     are_shards = all(map(str.isdecimal, names)) and are_shard_folders(names)
     if are_parts(names) or (are_shards and all(image.startswith(folder) for folder, image in some)):  # FFHQ
-        return [f"the classes {quoted(sorted(names)[:2])} are named like parts of a dataset: {_IF_PARTS}"]
+        return [f"the classes {quoted(sorted(names)[:2])} are named like parts of a dataset: {IF_PARTS}"]
     return []
 
 

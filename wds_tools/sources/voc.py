@@ -397,8 +397,9 @@ class Masks(Annotated):
         images = [*parts, *without]
         is_unlabelled = self.options.columns.get(LABEL) == ""
         classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
-        on_numbers = layouts.note_on_numbers({*classes.values()}, "folders", have_masks=True)
-        notes = [*pairing.check(files.where), *filter(None, [on_numbers])]
+        notes = pairing.check(files.where)
+        if len(labels := sorted({*classes.values()})) > 1:
+            notes += [f"the folders {quoted(labels)} of images with masks are their classes: {layouts.IF_PARTS}"]
         if without:
             splits, others = (quoted(sorted({*map(split_folder, paths)})) for paths in (parts, without))
             notes.append(f"there are masks of {splits} only, and none of {others}")
