@@ -178,6 +178,7 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "mnist-train mnist-test": {"train", "test"},
         "train_part1 train_part2 val": {"train": 2, "val": 1},
         "train2017-0 train2017-1 val2017-0": {"train": 2, "val": 1},
+        "train train_masks val val_masks": {"train": 2, "val": 2},  # archives of images and of their masks
     }
     for number, (names, counts) in enumerate(several.items()):
         extension = [*WRITERS][number % len(WRITERS)]

@@ -136,6 +136,9 @@ FINGERPRINT = _part(  # of the content, as in train-00000-of-00002-b4aaeceff1d90
 NUMBERS = _part(  # of parts, at the end of a name
     r"([-_. ]*(\d+|of|part|shard))+$", "ant-0, ant-00000-of-00002, train_part3, bee shard 1", "ant, 3d_printer, v2_ant"
 )
+OF_IMAGES = _part(  # what an archive next to that of the images has, as Kaggle's train_masks.zip
+    r"^[-_](masks?|labels?|annotations?)(?=\.)", "_masks.zip, _labels.tar", "_masked.zip, _extra.zip, .zip"
+)
 UNFINISHED_FILE = _whole(
     r".*(~|\.(tmp|temp|part|partial|filepart|crdownload|download|incomplete|aria2|bak|backup|old|orig|swp))",
     "a.tfrecord.tmp, a.tar~, a.zip.crdownload, labels.csv.bak",
@@ -396,7 +399,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
         if folder and is_split_name(folder):
             split_of[name] = folder, "", ""
         elif not folder and (match := SPLIT_FILE.match(last)):
-            rest = "" if given else COPY.without(FINGERPRINT.without(last[match.end(1) :]))
+            rest = "" if given else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
             split_of[name] = match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
         else:
             others[part].append(name)
