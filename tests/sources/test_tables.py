@@ -405,9 +405,22 @@ def test_a_folder_of_tables_has_their_splits(tmp_path: Path, ending: str) -> Non
     for split, rows in (("train", range(4)), ("val", range(4, 6))):
         number = {path_of(one): int(one["cls"]) for one in stored(tmp_path / "dst" / split)}
         assert number == {frame.path[row]: sorted(NAMES).index(frame.label[row]) for row in rows}
-    shutil.copy(src / f"val.{ending}", src / f"more.{ending}")
-    with pytest.raises(SourceError, match="no image that can be packed"):
-        wt.pack(src, tmp_path / "other")
+    for more in ("holdout", "val_extra"):
+        shutil.copy(src / f"val.{ending}", src / f"{more}.{ending}")
+    (src / "stats.json").write_text('{"rows": 6}')
+    reports = wt.pack_splits(src, tmp_path / "more", split="folders", workers=1)
+    assert {split: report.account.packed for split, report in reports.items()} == {
+        "train": 4,
+        "val": 2,
+        "holdout": 2,
+        "val_extra": 2,
+    }
+    (src / f"val_extra.{ending}").rename(src / f"more.{ending}")
+    shutil.copy(src / f"train.{ending}", src / f"train2.{ending}")
+    for run, options in ((wt.pack, {}), (wt.pack_splits, {"split": "folders"})):
+        message = rf"not one for each split \('more.{ending}', 'train.{ending}', 'train2.{ending}'\): pack one"
+        with pytest.raises(SourceError, match=message):
+            run(src, tmp_path / "other", **options)
 
 
 def test_a_table_with_thousands_of_columns(tmp_path: Path) -> None:

@@ -135,6 +135,33 @@ def split_of_table(path: str) -> str:
     return split_of(path) or split_in(file_stem(path))
 
 
+def splits_of_tables(paths: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the table of each split, and the other tables. JSON files without a word for a split are not tables.
+
+    Tables with one word for a split have whole names, unless these differ only in numbers.
+
+    >>> splits_of_tables(["train.csv", "train_extra.csv", "valLabels.csv", "holdout.csv", "stats.json"])[0].keys()
+    dict_keys(['train', 'train_extra', 'val', 'holdout'])
+    >>> splits_of_tables(["train.csv", "test_1.csv", "test_2.csv", "classes.csv"])
+    ({'train': 'train.csv'}, ['classes.csv', 'test_1.csv', 'test_2.csv'])
+    """
+    by_split, tables, others = dict[str, list[str]](), dict[str, str](), list[str]()
+    for path in paths:
+        split = split_of_table(path) or file_stem(path) * (OTHER_PART.match(file_stem(path)) is not None)
+        if split or not path.lower().endswith(".json"):
+            by_split.setdefault(split, []).append(path)
+    others += by_split.pop("", [])
+    for split, same in by_split.items():
+        stems = Counter(NUMBERS.without(file_stem(path)) for path in same)
+        for path in same:
+            name = split if len(same) == 1 else file_stem(path)
+            if name in tables or stems[NUMBERS.without(file_stem(path))] > 1:
+                others.append(path)
+            else:
+                tables[name] = path
+    return tables, others
+
+
 def split_in(text: str) -> str:
     """Return the split that is a word of a text; empty if none is, or several are."""
     splits = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}

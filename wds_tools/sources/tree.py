@@ -563,16 +563,17 @@ class TreeSource(Source):
 
 
 def _check_tables(files: Files) -> None:
-    """Check that a folder without images has no table for each split, whose rows have paths or URLs of images."""
+    """Check that a folder without images has no tables of several splits, whose rows have paths or URLs of images."""
     tables = [file.path for file in files.others if file.path.lower().endswith(layouts.TABLES)]
-    tables = [path for path in tables if not is_template_name(path)]
-    places = {layouts.split_of_table(path): f"{files.where}/{path}" for path in tables}
-    if len(places) == len(tables) > 1 and "" not in places:
-        raise SplitsError(
-            f"{files.where} has no images, and a table for each of several splits ({', '.join(places)}): pack with "
-            f"--split folders (pack_splits), or one at a time, such as {next(iter(places.values()))}",
-            places,
-        )
+    by_split, others = layouts.splits_of_tables([path for path in tables if not is_template_name(path)])
+    if len({*by_split, *map(layouts.split_of_table, others)} - {""}) > 1:
+        places = {split: f"{files.where}/{path}" for split, path in by_split.items()}
+        first = next(iter([*by_split.values(), *others]))
+        how, single = "pack with --split folders (pack_splits)", f"one at a time, such as {files.where}/{first}"
+        what = f"a table for each of several splits ({', '.join(places)}): {how}, or {single}"
+        if others:
+            what = f"tables that are not one for each split ({quoted(others)}): pack {single}, or move these and {how}"
+        raise SplitsError(f"{files.where} has no images, and {what}", {} if others else places)
 
 
 def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str, Sequence[File]]) -> list[str]:
