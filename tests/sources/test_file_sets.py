@@ -174,6 +174,11 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "train train_extra-0 train_extra-1": {"train": 1, "train_extra": 2},
         "en-train/0 en-train/1 fr-train/0": {"en-train": 2, "fr-train": 1},
         "test_1/0 test_2/0": {"test_1": 1, "test_2": 1},
+        "en-train-0 en-train-1 fr-train-0": {"en-train": 2, "fr-train": 1},
+        # folds
+        "train_fold1 val_fold1 train_fold2 val_fold2": {"train_fold1", "val_fold1", "train_fold2", "val_fold2"},
+        "fold1_train fold1_val fold2_train fold2_val": {"fold1_train", "fold1_val", "fold2_train", "fold2_val"},
+        "train_fold0 val_fold0": {"train", "val"},
         # names with numbers of parts or of years only
         "mnist-train mnist-test": {"train", "test"},
         "train_part1 train_part2 val": {"train": 2, "val": 1},
@@ -191,7 +196,13 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
 
 @every_format
 def test_parts_of_one_split_are_packed_together(tmp_path: Path, six: list[Photo], extension: str) -> None:
-    for one, two in [("train-0", "train-1"), ("training_a", "training_b"), ("my_dev_box", "b")]:
+    for one, two in [
+        ("train-0", "train-1"),
+        ("training_a", "training_b"),
+        ("my_dev_box", "b"),
+        ("x_00_train", "x_01_train"),
+        ("fold1", "fold2"),
+    ]:
         assert account_of(fill(tmp_path / one, {one: six[:3], two: six[3:]}, extension)).packed == 6
 
 

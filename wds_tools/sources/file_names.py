@@ -133,8 +133,10 @@ FINGERPRINT = _part(  # of the content, as in train-00000-of-00002-b4aaeceff1d90
     "-of-00002-b4aaeceff1d90ecb.parquet, part-0-6f3c1d2e-0000-4d5b-9c3e-0123456789ab.c000.snappy.parquet",
     "train-00000.parquet, cat-20240101.parquet, face-deadbeef.tar",
 )
-NUMBERS = _part(  # of parts, at the end of a name
-    r"([-_. ]*(\d+|of|part|shard))+$", "ant-0, ant-00000-of-00002, train_part3, bee shard 1", "ant, 3d_printer, v2_ant"
+NUMBERS = _part(  # of parts, at the end of a name; folds are not parts
+    r"(?<!fold)(?<!fold[-_ ])(?<!\d)([-_. ]*(\d+|of|part|shard))+$",
+    "ant-0, ant-00000-of-00002, train_part3, bee shard 1",
+    "ant, 3d_printer, v2_ant, train_fold1, fold_12",
 )
 OF_IMAGES = _part(  # what an archive next to that of the images has, as Kaggle's train_masks.zip
     r"^[-_](masks?|labels?|annotations?)(?=\.)", "_masks.zip, _labels.tar", "_masked.zip, _extra.zip, .zip"
@@ -382,14 +384,14 @@ def mixed_splits(names: Sequence[str], given: str) -> list[str]:
 def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]], bool]:
     """Return files by split, and whether several are named like splits; none if no split is next to another part.
 
-    Each folder that is named like a split is one. Files whose names differ after the word for the split, such as
-    ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at the end of a name are numbers of parts,
-    unless another name differs only in having none.
+    Each folder that is named like a split is one. Files whose names differ before or after the word for the split, such
+    as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at the
+    end of a name are numbers of parts, unless another name differs only in having none.
     """
     paths = [[*map(split_value, name.split("/")[:-1]), posixpath.basename(name)] for name in names]
     levels = (i for parts in paths for i, part in enumerate(parts[:-1]) if is_split_name(part))
     level = next(levels, len(names[0]))
-    split_of: dict[str, tuple[str, str, str]] = {}  # name -> split, what follows it, and that without numbers of parts
+    split_of: dict[str, tuple[str, str, str, str]] = {}  # what is before it, split, what follows, that without numbers
     others: defaultdict[str, list[str]] = defaultdict(list)
     is_split = False
     for name, (*folders, last) in zip(names, paths, strict=True):
@@ -397,25 +399,30 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
         part = folder or NUMBERS.without(last.partition(".")[0])
         is_split |= is_split_name(part)
         if folder and is_split_name(folder):
-            split_of[name] = folder, "", ""
+            split_of[name] = "", folder, "", ""
         elif not folder and (match := SPLIT_FILE.match(last)):
             rest = "" if given else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
-            split_of[name] = match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
+            start = "" if given else NUMBERS.without(last[: match.start(1)].rstrip("-_."))
+            start += last[match.start(1) - 1] * bool(start)
+            split_of[name] = start, match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
         else:
             others[part].append(name)
-    exact = {(split, rest) for split, rest, _ in split_of.values()}
-    by_rest: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, (split, rest, bare) in split_of.items():
-        by_rest[split, rest if (split, bare) in exact else bare].append(name)
-    counts = Counter(split for split, _ in by_rest)
-    end = posixpath.commonprefix([rest[::-1] for _, rest in by_rest]).rpartition(".")  # as all have it, reversed
+    exact = {(start, split, rest) for start, split, rest, _ in split_of.values()}
+    by_rest: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for name, (start, split, rest, bare) in split_of.items():
+        by_rest[start, split, rest if (start, split, bare) in exact else bare].append(name)
+    counts = Counter(split for _, split, _ in by_rest)
+    end = posixpath.commonprefix([rest[::-1] for *_, rest in by_rest]).rpartition(".")  # as all have it, reversed
     most = len("".join(end[:2]))
-    are_several = len(counts) > 1 or (len(by_rest) > 1 and any(len(rest) == most for _, rest in by_rest))
+    one_starts = len({start for start, *_ in by_rest}) < 2
+    are_several = (
+        len(counts) > 1 or not one_starts or (len(by_rest) > 1 and any(len(key[2]) == most for key in by_rest))
+    )
     if not are_several and (not is_split or len(counts) + len(others) < 2):
         return {}, False
     by_split = {
-        split if counts[split] == 1 else split + rest[: len(rest) - most]: members
-        for (split, rest), members in by_rest.items()
+        split if counts[split] == 1 else start * (not one_starts) + split + rest[: len(rest) - most]: members
+        for (start, split, rest), members in by_rest.items()
     }
     return {**({} if given and are_several else others), **by_split}, are_several
 
