@@ -385,8 +385,8 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     """Return files by split, and whether several are named like splits; none if no split is next to another part.
 
     Each folder that is named like a split is one. Files whose names differ before or after the word for the split, such
-    as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at the
-    end of a name are numbers of parts, unless another name differs only in having none.
+    as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at
+    the end of a name are numbers of parts, unless another name differs only in having none.
     """
     paths = [[*map(split_value, name.split("/")[:-1]), posixpath.basename(name)] for name in names]
     levels = (i for parts in paths for i, part in enumerate(parts[:-1]) if is_split_name(part))
@@ -414,14 +414,13 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     counts = Counter(split for _, split, _ in by_rest)
     end = posixpath.commonprefix([rest[::-1] for *_, rest in by_rest]).rpartition(".")  # as all have it, reversed
     most = len("".join(end[:2]))
-    one_starts = len({start for start, *_ in by_rest}) < 2
-    are_several = (
-        len(counts) > 1 or not one_starts or (len(by_rest) > 1 and any(len(key[2]) == most for key in by_rest))
-    )
+    is_one_start = len({start for start, *_ in by_rest}) < 2
+    have_further = len(by_rest) > 1 and any(len(rest) == most for *_, rest in by_rest)
+    are_several = len(counts) > 1 or not is_one_start or have_further
     if not are_several and (not is_split or len(counts) + len(others) < 2):
         return {}, False
     by_split = {
-        split if counts[split] == 1 else start * (not one_starts) + split + rest[: len(rest) - most]: members
+        split if counts[split] == 1 else start * (not is_one_start) + split + rest[: len(rest) - most]: members
         for (start, split, rest), members in by_rest.items()
     }
     return {**({} if given and are_several else others), **by_split}, are_several
