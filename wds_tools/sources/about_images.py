@@ -49,6 +49,7 @@ from wds_tools.sources.refused import (
     why_not_packed,
 )
 from wds_tools.sources.text_table import Row, TextTable
+from wds_tools.sources.values import Excluded
 from wds_tools.wording import counted
 
 LOOKED_AT = 200  # rows of a table, lines of a text
@@ -349,12 +350,14 @@ def _are_labels(data: bytes, count: int) -> bool:
 
 
 def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
-    """Return a table and its rows; None if it cannot be read, or is not a table."""
+    """Return a table and its rows; None if it cannot be read, is not a table, or has binary values such as images."""
     try:
         table, _ = table_in(path, data) or (None, [])
-        return (None, []) if table is None else (table, [row for _, row in table.rows()])
+        rows = [row for _, row in table.rows()] if table is not None else []
     except SourceError:
         return None, []
+    is_of_others = any(isinstance(value, Excluded) for row in rows[:1] for value in row.values())
+    return (None, []) if is_of_others else (table, rows)
 
 
 def _in_columns(
