@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import preloaded
 import pytest
 from bad_server import BadServer
@@ -174,6 +175,20 @@ def test_fields_are_named_after_the_image_and_omitted_if_the_path_implies_them(t
         b"img/6.jpg.png",
         b"table.h5#5.png",
     ]
+
+
+def test_further_images_of_records_are_their_fields_when_the_files_are_packed(tmp_path: Path) -> None:
+    """As datasets for ControlNet have them. Views whose names do not begin with that of a file are samples."""
+    rows = {name: [png(start + row) for row in range(3)] for name, start in (("image", 0), ("conditioning_image", 9))}
+    pd.DataFrame(rows | {"text": ["a", "b", "c"]}).to_parquet(tmp_path / "hf.parquet")
+    wt.pack(tmp_path / "hf.parquet", tmp_path / "first", images="keep", workers=1)
+    unpack(tmp_path / "first", tmp_path / "files")
+    (tmp_path / "files" / "hf.parquet#0.front.png").write_bytes(png(20))
+    wt.pack(tmp_path / "files", tmp_path / "second", images="keep", workers=1)
+    names = ("png", "conditioning_image.png", "txt")
+    found = sorted((tuple(map(sample.get, names)) for sample in stored(tmp_path / "second")), key=lambda one: one[0])
+    expected = [(rows["image"][row], rows["conditioning_image"][row], b"abc"[row : row + 1]) for row in range(3)]
+    assert found == sorted([*expected, (png(20), None, None)], key=lambda one: one[0])
 
 
 def test_raw_pixels_get_the_extension_npy(tmp_path: Path) -> None:

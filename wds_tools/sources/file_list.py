@@ -293,6 +293,8 @@ def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, 
 
     >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"], (".jpg", ".png"))
     {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
+    >>> further_fields(["1.jpg", "1.jpg.hint.png", "1.front.png"], (".jpg", ".png"))
+    {'1.jpg.hint.png': ('1.jpg', 'hint.png')}
     """
     candidates = [
         path
@@ -309,7 +311,7 @@ def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, 
     for path in candidates:
         for start, field in _divisions(path):
             owners = [image for image in images[start] if image != path]
-            if owners and _is_field(field):
+            if owners and _is_field(field, start):
                 if len(owners) == 1:
                     fields[path] = (owners[0], field)
                 break
@@ -323,13 +325,14 @@ def _divisions(path: str) -> list[tuple[str, str]]:
     return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
 
 
-def _is_field(field: str) -> bool:
+def _is_field(field: str, start: str) -> bool:
     """Return whether the end of a file name is a field, and not a part of the name of another image."""
     word, _, extension = field.rpartition(".")
     if _COPY.match(field):
         return False
     if f".{extension}" in EXTENSIONS:
-        return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
+        is_of_file = word.isidentifier() and start.lower().endswith(EXTENSIONS)
+        return is_of_file or _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
     return extension in FIELDS
 
 

@@ -48,6 +48,7 @@ from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.columns import plain_name
+from wds_tools.sources.layouts import is_mask_field
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder, write_errors
 from wds_tools.storage.lock import PLAN_NAME, lock_file, unlock
 from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
@@ -532,8 +533,9 @@ def _write_shard(
                 fields[LABELS] = writing.class_numbers(fields[LABELS])
             if fields:
                 shard.write(Sample(key, dict(sorted(fields.items()))))
-            for field_name in filter(is_mask_name, fields if all(size) else ()):
-                if found := other_size(fields[field_name], size):
+            for field_name in fields if all(size) else ():
+                is_mask = is_mask_name(field_name) or is_mask_field(field_name)
+                if is_mask and (found := other_size(fields[field_name], size)):
                     other_sizes[field_name] += 1
                     examples.setdefault(field_name, f"{found[1]}x{found[0]} for {size[1]}x{size[0]} in sample {key!r}")
     advance(len(stored), 0)

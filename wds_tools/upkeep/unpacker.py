@@ -289,11 +289,12 @@ def files_of(
     path = str(facts["path"])
     check_path(path)  # before an extension is added, which would make "" and "a/" valid names
     implied = _implied_by_path(facts)
+    if image != "npy" and not path.lower().endswith(_IMAGE_EXTENSIONS):
+        path = f"{path}.{image}"  # a path such as a.h5#3 names a record, not a file
     for name, data in sample.fields.items():
         if name == image and (requested is None or name in requested or "image" in requested):
-            # A path such as a.h5#3 names a record, not a file, and gets the extension of the image.
             # Raw pixels, which are npy, are not what the extension of the path states.
-            yield path if path.lower().endswith(_IMAGE_EXTENSIONS) and name != "npy" else f"{path}.{name}", data
+            yield f"{path}.{name}" if name == "npy" else path, data
         elif name != image and (name not in implied if requested is None else name in requested):
             yield f"{path}.{name}", data
 
