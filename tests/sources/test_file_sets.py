@@ -175,6 +175,7 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "en-train/0 en-train/1 fr-train/0": {"en-train": 2, "fr-train": 1},
         "test_1/0 test_2/0": {"test_1": 1, "test_2": 1},
         "en-train-0 en-train-1 fr-train-0": {"en-train": 2, "fr-train": 1},
+        "train-00000 more-train-00001 test-00000": {"train", "more-train", "test"},
         # folds
         "train_fold1 val_fold1 train_fold2 val_fold2": {"train_fold1", "val_fold1", "train_fold2", "val_fold2"},
         "fold1_train fold1_val fold2_train fold2_val": {"fold1_train", "fold1_val", "fold2_train", "fold2_val"},
