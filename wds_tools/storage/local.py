@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import mmap
 import os
 import resource
@@ -110,6 +111,7 @@ class OpenMaps:
                 if not is_short(error):
                     raise
                 self._kept.clear()
+                gc.collect()  # views in reference cycles keep their maps open
                 opened = open_map()
             if opened is not None:
                 self._open.add(opened)
