@@ -1155,6 +1155,8 @@ def test_classes_with_images_of_the_same_names_are_noted(names, is_noted, tmp_pa
         ["{}_A.png", "{}_B.png"],
         ["{}_sat.jpg", "{}_map.jpg"],
         ["{}_input.png", "{}_output.png"],
+        ["{}_img.png", "{}_lbl.png"],
+        ["{}.jpg", "{}.trimap.png"],
     ],
 )
 def test_images_whose_names_belong_together_are_noted(names, tmp_path):

@@ -274,6 +274,15 @@ def test_reshard_append_merge_and_splits_keep_the_labels(packed_labels: Path, tm
     assert {report.manifest.field_classes["labels.json"] for report in reports.values()} == {ClassList(NAMES)}
 
 
+def test_another_label_replaces_several_labels(packed_labels: Path, tmp_path: Path) -> None:
+    for number, (label, count) in enumerate([("", 0), ("json:path", 4)]):
+        report = wt.pack(packed_labels, tmp_path / str(number), columns={"label": label}, workers=1)
+        assert not report.manifest.field_classes
+        assert len(report.manifest.classes or ()) == count
+        assert ("cls" in report.manifest.all_fields, "labels.json" in report.manifest.all_fields) == (count > 0, False)
+        assert next(part for part in report.account.parts if part.name == "labels.json").reason.startswith("labels are")
+
+
 def test_samples_with_one_label_and_with_several_are_not_in_one_dataset(packed_labels: Path, tmp_path: Path) -> None:
     pd.DataFrame({"path": ["0.png"], "label": ["cat"]}).to_csv(tmp_path / "src" / "one.csv", index=False)
     with pytest.raises(OptionError, match="have several labels each"):

@@ -53,13 +53,14 @@ _PAIRS = {
 """Words for two images of one sample: in the name of one folder -> in the name of the other folder."""
 
 _ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if len(word) > 1}
-_ADDITION = re.compile(r"[_-](?=[^_-]*[A-Za-z])")  # not of numbers only, as copies have them
+_ADDITION = re.compile(r"[._-](?=[^._-]*[A-Za-z])")  # not of numbers only, as copies have them
 _A_OR_B = re.compile(r"[_-][ABab](?=\.[A-Za-z]+$)")  # pix2pix
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for
 FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
 _SPLIT_ENDING = re.compile("_(lab|seg|segmentations?|gt|mask|label|annotations?)$")  # DeepCrack, LIP: train_lab
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb", "_RGB")
+_OF_IMAGE = re.compile(f"({'|'.join(_IMAGE_ENDINGS)})$")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
     "_labelTrainIds": "train_ids",
@@ -358,6 +359,10 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     (1, [])
     >>> len(note_on_names(["1.jpg", "1_expert.png"])), note_on_names(["1.jpg", "1_2.jpg", "x_expert.png"])
     (1, [])
+    >>> len(note_on_names(["1_img.png", "1_lbl.png"])), len(note_on_names(["1.jpg", "1.trimap.png"]))
+    (1, 1)
+    >>> note_on_names(["1_img.png", "2_img.png", "v1.jpg", "v1.2.jpg"])
+    []
     """
     endings = Counter(end for text in _joined(names) for end in _ANY_ENDING.findall(text) if end not in _OTHER_ENDINGS)
     count, such = endings.total(), f"that end in {quoted(endings)}"
@@ -389,7 +394,8 @@ def partners(images: Iterable[str], others: Iterable[str]) -> dict[str, str]:
 
 def _note_on_additions(names: Iterable[str]) -> list[str]:
     """Return a note if half of the images have another image with their name and an addition, the same for all."""
-    paths = {posixpath.splitext(name)[0]: name for name in names}
+    of_stems = {posixpath.splitext(name)[0]: name for name in names}
+    paths = {short if (short := _OF_IMAGE.sub("", stem)) not in of_stems else stem: of_stems[stem] for stem in of_stems}
     by_addition: dict[str, list[str]] = {}
     for stem in paths:
         match = _ADDITION.search(stem, stem.rfind("/") + 1)

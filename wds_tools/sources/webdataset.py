@@ -137,7 +137,9 @@ class WebDatasetSource(Source):
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
         self.entries = (
-            {shard.name: shard for shard in manifest.shards} if manifest and len(self._folders()) == 1 else {}
+            {shard.name: shard for shard in manifest.shards}
+            if manifest and len({*map(folder_of, self.paths)}) == 1
+            else {}
         )
         self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
         self._dataset_files = {addition.folder for addition in self.additions}
@@ -151,7 +153,9 @@ class WebDatasetSource(Source):
         has_other_label = LABEL in self.columns and named != self.label and (named is None or self.label != NAMED)
         self.has_new_class = self._stated is not None or self.label != LabelSource()
         self._class_names = manifest.classes if manifest and not has_other_label else None
-        self._field_classes = manifest.field_classes if manifest else {}
+        lists = manifest.field_classes if manifest else {}
+        self._replaced = (LABELS,) if LABELS in lists and LABEL in self.columns and self.label.field != LABELS else ()
+        self._field_classes = {path: names for path, names in lists.items() if path not in self._replaced}
         self._earlier = manifest.account if manifest else None
 
     def collect(self, collector: Collector) -> None:
@@ -191,7 +195,7 @@ class WebDatasetSource(Source):
             collector.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             collector.add(entry, label)
-        seen.collect(collector, self.label, is_indexed=self._stated is not None)
+        seen.collect(collector, self.label, self._replaced, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             collector.account.use("field", name, f"field {name}")
         has_names = LABEL not in self.columns and self._stated is None and not self._class_names
@@ -281,7 +285,7 @@ class WebDatasetSource(Source):
             raise SourceChangedError(
                 f"{path} changed while it was packed: sample {key!r} has no image as it was listed"
             )
-        replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
+        replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else self._replaced))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
         kind = image_header.sniff(fields[image])
         for name in IMAGE_FIELDS[: IMAGE_FIELDS.index(kind) + 1] if kind else ():  # loaders would take it as the image
@@ -374,10 +378,6 @@ class WebDatasetSource(Source):
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""
         return None if has_pattern(self.path) or is_tar(self.path) else read_manifest(self.path, self.remote)
-
-    def _folders(self) -> set[str]:
-        """Return the folders of the shards."""
-        return {folder_of(path) for path in self.paths}
 
     def _open(self, folder: str) -> Store:
         return open_store(folder, remote=self.remote or RemoteOptions.of())
@@ -494,14 +494,14 @@ class _Seen:
             if further
         ]
 
-    def collect(self, collector: Collector, label: LabelSource, *, is_indexed: bool) -> None:
-        """State what becomes of each field and of the other members."""
+    def collect(self, collector: Collector, label: LabelSource, replaced: Sequence[str], *, is_indexed: bool) -> None:
+        """State what becomes of each field and of the other members; ``label`` replaces some fields."""
         account = collector.account
         account.declare("field", self.roles)
         for name, roles in self.roles.items():
             if not roles:
                 account.leave_out("field", name, "only samples without an image have it")
-            elif name == "cls" and (label.field != "cls" or is_indexed):
+            elif name in replaced or (name == "cls" and (label.field != "cls" or is_indexed)):
                 account.leave_out("field", name, f"labels are {'in the index' if is_indexed else label}")
             else:
                 chosen = {"label"} if name == label.field and not is_indexed else set()
