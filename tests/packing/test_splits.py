@@ -458,6 +458,20 @@ def test_files_of_a_split_in_several_folders_are_packed_one_at_a_time(tmp_path: 
         wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
 
 
+@pytest.mark.parametrize("names", ["train{}", "train_{}"])
+def test_files_of_splits_with_the_same_numbers_may_be_folds(names: str, tmp_path: Path) -> None:
+    """Shards of splits seldom have the same few numbers."""
+    for folder, numbers in {"folds": ("0", "1"), "shards": ("000", "001"), "parts": ("1-of-2", "2-of-2")}.items():
+        (tmp_path / folder).mkdir()
+        for name in (names, names.replace("train", "val")):
+            for number in numbers:
+                pd.DataFrame(photo_rows(["ant"])).to_parquet(tmp_path / folder / f"{name.format(number)}.parquet")
+        reports = wt.pack_splits(tmp_path / folder, tmp_path / "dst", split="folders", dry_run=True)
+        notes = [note for note in reports["train"].account.notes if "if these are folds" in note]
+        assert len(notes) == (folder == "folds")
+        assert all(f"'{names}.parquet', ".format(0) in note for note in notes)
+
+
 def test_classes_of_a_split_that_the_largest_does_not_have_are_named(tmp_path: Path) -> None:
     """Kaggle's chest CT scans name the same classes in two ways."""
     data = photos_of(1)[0].data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -38,6 +39,8 @@ FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
 _SPLIT_STREAM = 2  # gives this use of the seed its own random numbers
 _SHARE_TOLERANCE = 0.05
+_FOLD = re.compile(r"(?<!\d)(\d\d?)\.[^\d]*$")  # the number in train_1.parquet, not in train-00000-of-00002.parquet
+_MOST_FOLDS = 10
 _log = logging.getLogger("wds_tools")
 
 
@@ -225,7 +228,7 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
                 sources[name] = again[name]
                 listed[name] = list_inputs(again[name], options.progress, is_split=True)
     listed = _of_one_type(str(src), listed)
-    for name, notes in _notes_on_new_classes(listed).items():
+    for name, notes in [*_notes_on_new_classes(listed).items(), *_notes_on_folds(listed).items()]:
         listed[name].account.notes += notes
         show_notes(sources[name], notes)
     return {name: (source, listed[name]) for name, source in sources.items()}
@@ -246,6 +249,18 @@ def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]
         for split, classes in used.items()
         if (new := [name for name in classes if name not in used[largest]])
     }
+
+
+def _notes_on_folds(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
+    """Return a note if all splits have files with the same few numbers at the end of their names, as folds have."""
+    files = {split: [file.path.name for file in listing.files] for split, listing in listed.items()}
+    numbers = [[match[1] for name in names if (match := _FOLD.search(name))] for names in files.values()]
+    first, *others = [sorted(some) for some in numbers]
+    if not others or any(some != first for some in others) or not 1 < len(set(first)) == len(first) <= _MOST_FOLDS:
+        return {}
+    shown = quoted(names[0] for names in files.values())
+    how = "if these are folds, each split has all images: pack one file at a time"
+    return {next(iter(files)): [f"files of all splits have the same numbers, such as {shown}: {how}"]}
 
 
 def _used_classes(listing: Listing) -> list[str]:
