@@ -647,7 +647,10 @@ def test_a_new_class_has_one_number_in_all_splits(tmp_path, caplog):
     (dst / "birds").rename(dst / "test")
     caplog.clear()
     assert appended("test", photos[12:14], ["fox", "cat"]) == ("cat", "dog", "hen", "fox")
-    assert caplog.text.count("has other class numbers: pack all splits again") == 2
+    assert caplog.text.count("has other class numbers (2 is 'emu' there, and 'hen' here): pack all splits at once") == 2
+    caplog.clear()
+    wt.pack(write_rows(tmp_path / "one.csv", photos[14:], label=["dog", "emu"]), dst / "valid", **KEEP)
+    assert caplog.text.count("has other class numbers (0 is 'cat' there, and 'dog' here)") == 3
 
 
 def test_an_entry_of_json_that_is_the_label_of_shards_is_a_column_of_a_table(tmp_path):

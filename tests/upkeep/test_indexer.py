@@ -330,7 +330,9 @@ def test_a_shard_that_is_named_twice_is_an_error(theirs: Path) -> None:
         index_shards([f"{theirs}/*.tar", f"{theirs}/train-000001.tar"])
 
 
-def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_class_numbers(tmp_path: Path) -> None:
+def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_class_numbers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """They have the names of timm/imagenet-1k-wds; the folder above is no pattern that names both splits."""
     (tmp_path := tmp_path / "train_and_validation").mkdir()
     names = {
@@ -352,6 +354,13 @@ def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_clas
     index = from_bytes((tmp_path / "imagenet1k-validation-00.parquet").read_bytes(), name="index")
     assert index.label.tolist() == [1]
     assert index_shards(f"{tmp_path}/*{{train,validation}}*.tar").samples == 3
+    assert not caplog.records
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "imagenet1k-validation-00.parquet").unlink()
+    (tmp_path / "validation.json").unlink()
+    index_shards(f"{tmp_path}/*validation*.tar", manifest="validation.json", classes=["emu"])
+    assert "another manifest in" in caplog.text
+    assert "has other class numbers (0 is 'cat' there, and 'emu' here)" in caplog.text
 
 
 def test_a_compressed_shard_is_refused(tmp_path: Path) -> None:

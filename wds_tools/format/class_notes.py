@@ -139,3 +139,16 @@ def like(name: str, names: Iterable[str]) -> str:
     if same is None and name.isdecimal():
         return ", or pass --label-type number (label_type='number') if such names are class numbers"
     return f"; {name!a} and {same!a} differ only in case, spaces or the form of their letters" if same else ""
+
+
+def note_on_other_numbers(where: Any, theirs: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """Return a note if another split has other class numbers. One of the two may have further classes at its end.
+
+    >>> note_on_other_numbers("val", ["ant", "cat"], ["ant", "bee", "cat"])[0][:66]
+    "val has other class numbers (1 is 'cat' there, and 'bee' here): pa"
+    """
+    remedy = "pack all splits at once with --split folders (pack_splits), or each with the same --classes (classes=)"
+    for number, (name, own_name) in enumerate(zip(theirs, ours, strict=False)):
+        if name != own_name and not {*ours}.isdisjoint(theirs):
+            return [f"{where} has other class numbers ({number} is {name!r} there, and {own_name!r} here): {remedy}"]
+    return []

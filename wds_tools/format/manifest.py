@@ -24,6 +24,7 @@ from wds_tools.errors import ManifestError, OptionError
 from wds_tools.format import account as accounts
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses, check_field_classes, from_raw, to_raw
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import BLOCK
 from wds_tools.lazy_sequence import LazySequence
 
@@ -203,6 +204,12 @@ class Manifest:
         if isinstance(self.shards, KnownShards):
             return self.shards.total("bytes")
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def label_classes(self) -> tuple[str, ...]:
+        """The class names of labels, by number, even if samples have several labels."""
+        several = self.field_classes.get(LABELS)
+        return (*self.classes, *(several.names if several else ()))
 
     @property
     def all_fields(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, LabelError, NotADatasetError, OptionError, SourceError
-from wds_tools.format.class_notes import notes_on_similar
+from wds_tools.format.class_notes import note_on_other_numbers, notes_on_similar
 from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.label import Classes, LabelType, quoted
 from wds_tools.format.label_lists import LABELS
@@ -25,6 +25,7 @@ from wds_tools.packing.destination import (
     FolderDestination,
     check_times,
     later_files,
+    other_splits,
     read_manifest,
     read_skipped,
 )
@@ -43,7 +44,7 @@ from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.file_names import is_split_name, shown_path
+from wds_tools.sources.file_names import shown_path
 from wds_tools.sources.inputs import Inputs
 from wds_tools.sources.webdataset import WebDatasetSource
 from wds_tools.storage.lock import why_unfinished
@@ -212,7 +213,7 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
             f"the samples of {src if is_several else dst} have several labels each, those of "
             f"{dst if is_several else src} do not: {same_way}"
         )
-    new_classes = [name for name in listing.label_classes if name not in _names_of(onto)]
+    new_classes = [name for name in listing.label_classes if name not in onto.label_classes]
     if new_classes and "classes" in stated and options.names is None:
         raise OptionError(
             f"{dst} was packed with --classes, which renamed the classes of its source, and {quoted(new_classes)} of "
@@ -243,29 +244,17 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     return source, listing.with_classes(union)
 
 
-def _names_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the class names of labels, by number, even if samples have several labels."""
-    return (*manifest.classes, *(manifest.field_classes[LABELS].names if LABELS in manifest.field_classes else ()))
-
-
 def _numbered(names: Sequence[str], source: Source, listing: Listing, dst: Path) -> Sequence[str]:
     """Return the class names of a dataset, and after them those that another split, a folder next to it, has.
 
     So a new class gets the number that it has in the other split.
     """
-    here, ours = dst.resolve(), tuple(names)
-    if {*ours} >= {*listing.label_classes} or not is_split_name(here.name):
-        return ours
-    for path in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
-        manifest = read_manifest(path.parent) if is_split_name(path.parent.name) else None
-        if manifest is None:
-            continue
-        theirs = _names_of(manifest)
+    ours = tuple(names)
+    for path, theirs in other_splits(dst).items() if {*listing.label_classes} - {*ours} else ():
         if theirs[: len(ours)] == ours != theirs:
-            show_notes(source, [f"class numbers continue those of {path.parent}, with {quoted(theirs[len(ours) :])}"])
+            show_notes(source, [f"class numbers continue those of {path}, with {quoted(theirs[len(ours) :])}"])
             ours = theirs
-        elif theirs and ours[: len(theirs)] != theirs and {*ours} & {*theirs}:
-            show_notes(source, [f"{path.parent} has other class numbers: pack all splits again to compare results"])
+        show_notes(source, note_on_other_numbers(path, theirs, ours))
     return ours
 
 

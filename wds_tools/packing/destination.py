@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -23,6 +24,7 @@ from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.packing.worker import ShardTarget
 from wds_tools.sources.base import Skip, Source
+from wds_tools.sources.file_names import is_split_name
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
@@ -375,6 +377,18 @@ def read_manifest(folder: Path) -> Manifest | None:
     except OSError as error:
         raise DestinationError(f"{folder / MANIFEST_NAME} cannot be read: {error.strerror}") from error
     return parse_manifest(data, where=str(folder))
+
+
+def other_splits(dst: Path) -> dict[Path, tuple[str, ...]]:
+    """Return the class names of datasets in folders next to a dataset, if all these folders have names of splits."""
+    here = dst.resolve()
+    others = {}
+    for path in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")) if is_split_name(here.name) else ():
+        if path.parent != here and is_split_name(path.parent.name):
+            with suppress(DestinationError):  # a damaged one does not matter here
+                manifest = read_manifest(path.parent)
+                others[path.parent] = manifest.label_classes if manifest else ()
+    return others
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:

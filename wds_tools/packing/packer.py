@@ -11,6 +11,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
+from wds_tools.format.class_notes import note_on_other_numbers
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.recorded_source import has_all, is_beginning
 from wds_tools.options import RemoteOptions
@@ -22,13 +23,14 @@ from wds_tools.packing.destination import (
     empty_manifest,
     how_to_start_over,
     later_files,
+    other_splits,
 )
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.planning import one_task_plans
 from wds_tools.packing.preview import Preview, account_lines, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
-from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
+from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs, show_notes
 from wds_tools.packing.stored_plan import StoredPlan, parse_head, request_of, restore, write
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Skip, Source
@@ -152,6 +154,8 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         raise OptionError(f"first={options.first} needs a local folder to look at; {location} is a URL")
     with one_task_plans(location, options) as written:
         source, listing, stored = list_or_restore(location, options)
+        for path, theirs in other_splits(location).items() if isinstance(location, Path) else ():
+            show_notes(source, note_on_other_numbers(path, theirs, listing.label_classes))
         report = pack_listing(source, listing, location, options, whole=True, stored=stored, written=written)
     return replace(report, seconds=time.monotonic() - started)
 

@@ -203,7 +203,7 @@ def _point_shapes(entry: Object) -> set[tuple[int, int]]:
     are_in = {
         size: all(
             (x, y) == (0, 0) or max(left - x, x - right, top - y, y - bottom) <= _ROUNDING
-            for x, y in zip(numbers[4::size], numbers[5::size], strict=False)
+            for x, y in zip(numbers[4::size], numbers[5::size], strict=True)
         )
         for size in (2, 3)
         if (len(numbers) - 4) % size == 0 and all(value in (0, 1) for value in numbers[6::3] if size == 3)

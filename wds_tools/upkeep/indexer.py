@@ -27,6 +27,7 @@ from wds_tools.errors import (
     StoreError,
 )
 from wds_tools.format import manifest as manifests
+from wds_tools.format.class_notes import note_on_other_numbers
 from wds_tools.format.dots import Dots
 from wds_tools.format.image_signature import COLUMNS as SIGNATURES
 from wds_tools.format.image_signature import has_signatures
@@ -48,13 +49,14 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
+from wds_tools.packing.destination import other_splits
 from wds_tools.packing.engines import EngineName, check_engine, engine_for, in_order
 from wds_tools.packing.ray_engine import Advance
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.signatures import takes
 from wds_tools.sources.label_choice import names_by_number
-from wds_tools.storage import join
+from wds_tools.storage import is_url, join
 from wds_tools.storage.commit import write_errors
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.terminal import shows_progress
@@ -256,7 +258,7 @@ def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
                 _index_folder(job, bar, names, options)
         numbered = _named(_number(jobs, classes, label_type), names, jobs)
         _check_labels(jobs)
-        for note in (*numbered.notes, *_notes_on_missing(jobs)):
+        for note in (*numbered.notes, *_notes_on_missing(jobs), *_notes_on_others(jobs, numbered.classes)):
             _log.warning("%s", note)
         for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
             _relabel(job, numbers)
@@ -442,6 +444,16 @@ def _one_each(numbered: Numbered, job: _Job) -> Numbered:
     if numbered.several is None:
         return numbered
     raise LabelError(f"{job.folder.name}: {several_in_an_index(str(job.source))}")
+
+
+def _notes_on_others(jobs: Sequence[_Job], classes: Sequence[str]) -> list[str]:
+    """Return notes about manifests of other splits that have other numbers for these classes."""
+    theirs: dict[Any, tuple[str, ...]] = {
+        f"another manifest in {j.folder.name}": m.classes for j in jobs for m in j.others
+    }
+    here = {Path(job.folder.name).resolve() for job in jobs if not is_url(job.folder.name)}
+    theirs |= {path: names for folder in here for path, names in other_splits(folder).items() if path not in here}
+    return [note for where, names in theirs.items() for note in note_on_other_numbers(where, names, classes)]
 
 
 def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[np.int64]]:
