@@ -154,8 +154,8 @@ class WebDatasetSource(Source):
         self.has_new_class = self._stated is not None or self.label != LabelSource()
         self._class_names = manifest.classes if manifest and not has_other_label else None
         lists = manifest.field_classes if manifest else {}
-        self._replaced = (LABELS,) if LABELS in lists and LABEL in self.columns and self.label.field != LABELS else ()
-        self._field_classes = {path: names for path, names in lists.items() if path not in self._replaced}
+        self.replaced = (LABELS,) if LABELS in lists and LABEL in self.columns and self.label.field != LABELS else ()
+        self._field_classes = {path: names for path, names in lists.items() if path not in self.replaced}
         self._earlier = manifest.account if manifest else None
 
     def collect(self, collector: Collector) -> None:
@@ -195,7 +195,7 @@ class WebDatasetSource(Source):
             collector.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             collector.add(entry, label)
-        seen.collect(collector, self.label, self._replaced, is_indexed=self._stated is not None)
+        seen.collect(collector, self.label, self.replaced, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             collector.account.use("field", name, f"field {name}")
         has_names = LABEL not in self.columns and self._stated is None and not self._class_names
@@ -285,7 +285,7 @@ class WebDatasetSource(Source):
             raise SourceChangedError(
                 f"{path} changed while it was packed: sample {key!r} has no image as it was listed"
             )
-        replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else self._replaced))
+        replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else self.replaced))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
         kind = image_header.sniff(fields[image])
         for name in IMAGE_FIELDS[: IMAGE_FIELDS.index(kind) + 1] if kind else ():  # loaders would take it as the image
