@@ -177,13 +177,19 @@ def test_numbers_that_could_be_the_label_are_noted(tmp_path: Path, six: list[Pho
         "True, False": [n % 2 == 0 for n in range(6)],
         "": [18 + n for n in range(21)],
         "none": [n / 7 for n in range(21)],
+        "has only 0 and 1 in lists of 3 values": [[int(n % 3 == row) for row in range(3)] for n in range(6)],
+        "has names in lists (ant, bee)": [["ant", "bee"][: n % 2 + 1] for n in range(6)],
+        "boxes": [[0, 1, n, 9] for n in range(6)],
+        "words": [["a", "cat", "and", "a", "dog"] for n in range(6)],
     }
     for shown, values in cases.items():
         rows = [{"image": six[n % 6].data, "grade": value} for n, value in enumerate(values)]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
         for src, part in ((tmp_path / "a.parquet", "column"), (rows, "entry")):
             note = f"no label: the {part} 'grade' ({shown}) could be it; pass --label NAME if it is"
-            assert open_source(src).scan().account.notes == ([note] if "," in shown else [])
+            if shown.startswith("has "):
+                note = f"no label: the {part} 'grade' {shown}: pass --label grade if they are classes"
+            assert open_source(src).scan().account.notes == ([note] if " " in shown else [])
 
 
 def test_fields_of_one_word_in_shards_are_noted_and_json_texts_are_names(tmp_path: Path, six: list[Photo]) -> None:

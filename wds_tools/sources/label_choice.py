@@ -412,7 +412,9 @@ def _with_names(
 def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
     lists = {
-        name: values for name, values in columns.items() if len(values) and isinstance(values[0], (list, np.ndarray))
+        name: values
+        for name, values in columns.items()
+        if any(isinstance(value, (list, np.ndarray)) for value in values[:_MIN_ROWS])
     }
     columns = {name: values for name, values in columns.items() if name not in lists}
     candidates = [name for name, values in columns.items() if could_be_classes(values)]
@@ -439,12 +441,15 @@ def hint(columns: Mapping[str, Sequence[Any]], part: str) -> list[str]:
 
 
 def _note_on_rows(name: str, rows: Sequence[Any], part: str) -> str:
-    """Return the note that lists have 0 or 1, or -1 and 1, for each of several classes; empty if not."""
+    """Return the note that lists have names, or 0 or 1, or -1 and 1, for each of several classes; empty if not."""
     lists = [
         row.tolist() if isinstance(row, np.ndarray) else row for row in rows if isinstance(row, (list, np.ndarray))
     ]
-    width = len(lists[0])
-    cells = {float(value) if isinstance(value, (int, float, np.generic)) else 2 for row in lists for value in row}
+    width, values = len(lists[0]), [value for row in lists for value in row]
+    if could_be_classes(values) and all(len({*row}) == len(row) for row in lists):
+        shown = f"the {part} {name!r} has names in lists ({some_of(values)})"
+        return f"no label: {shown}: pass --label {name} if they are classes"
+    cells = {float(value) if isinstance(value, (int, float, np.generic)) else 2 for value in values}
     if cells not in ({0, 1}, {-1, 1}) or width < 2 or {len(row) for row in lists} != {width}:
         return ""
     remedy = f"pass --label {name}" if 0 in cells else "write 0 instead of -1, and pass --label"

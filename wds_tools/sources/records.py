@@ -35,6 +35,7 @@ from wds_tools.sources.values import (
     for_json,
     is_base64_of_image,
     kind_of,
+    label_value,
     name_text,
     png_bound,
     reason_of,
@@ -333,11 +334,17 @@ class RecordSource(NamedValues):
 
 
 def _short_values(values: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return the texts, numbers and objects of a record, which could be labels or have them."""
+    """Return the texts, numbers, lists and objects of a record, which could be labels or have them."""
     stated = {} if isinstance(values, str) else {name: resolved(value, is_list=False) for name, value in values.items()}
-    texts = {name: text_of(value) for name, value in stated.items() if kind_of(value) == Kind.TEXT}
+    kinds = {name: kind_of(value) for name, value in stated.items()}
+    texts = {name: text_of(value) for name, value in stated.items() if kinds[name] == Kind.TEXT}
+    lists = {
+        name: [*label_value(value, kinds[name])]
+        for name, value in stated.items()
+        if kinds[name] in (Kind.LIST, Kind.VECTOR)
+    }
     others = {name: value for name, value in stated.items() if isinstance(value, (int, float, Mapping))}
-    return texts | others
+    return texts | lists | others
 
 
 def _add(fields: dict[str, bytes], name: str, value: Any, *, copy: bool) -> None:
