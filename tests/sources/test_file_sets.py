@@ -151,7 +151,7 @@ def test_a_second_download_is_an_error_only_if_it_is_the_same(tmp_path: Path, si
 @every_format
 def test_files_next_to_a_split_are_not_mixed_with_it(tmp_path: Path, six: list[Photo], extension: str) -> None:
     for number, place in enumerate(["{}", "{}_00000", "{}/a"]):
-        for other in ["TestSet", "holdout", "\u6d4b\u8bd5", "extra"]:
+        for other in ["quiz", "holdout", "\u6d4b\u8bd5", "extra"]:
             names = {place.format("train"): six[:4], place.format(other): six[4:]}
             src = fill(tmp_path / f"{number}-{other}", names, extension)
             with pytest.raises(SourceError, match=r"contains (a split next to other files|several splits).*--split"):
@@ -176,6 +176,7 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "test_1/0 test_2/0": {"test_1": 1, "test_2": 1},
         "en-train-0 en-train-1 fr-train-0": {"en-train": 2, "fr-train": 1},
         "train-00000 more-train-00001 test-00000": {"train", "more-train", "test"},
+        "trainA-0 trainA-1 trainB-0 TestSet": {"trainA": 2, "trainB": 1, "test": 1},
         # folds
         "train_fold1 val_fold1 train_fold2 val_fold2": {"train_fold1", "val_fold1", "train_fold2", "val_fold2"},
         "fold1_train fold1_val fold2_train fold2_val": {"fold1_train", "fold1_val", "fold2_train", "fold2_val"},

@@ -349,6 +349,10 @@ def test_shards_of_several_splits_need_manifests_of_their_own_with_the_same_clas
     for patterns in ([f"{tmp_path}/*.tar"], [str(tmp_path / name) for name in names]):
         with pytest.raises(OptionError, match=message):
             index_shards(patterns)
+    shutil.move(tmp_path / "imagenet1k-validation-00.tar", other := tmp_path / "imagenet1k-train_extra-0000.tar")
+    with pytest.raises(OptionError, match=r"shards of several splits \(train, train_extra\): "):
+        index_shards(f"{tmp_path}/*.tar")
+    shutil.move(other, tmp_path / "imagenet1k-validation-00.tar")
     assert index_shards(f"{tmp_path}/*train*.tar", manifest="train.json").classes == ("cat", "emu")
     assert index_shards(f"{tmp_path}/*validation*.tar", manifest="validation.json").classes == ("cat", "emu")
     index = from_bytes((tmp_path / "imagenet1k-validation-00.parquet").read_bytes(), name="index")

@@ -82,9 +82,9 @@ SPLIT_FOLDER = _whole(
     "trains, test_tube, training_shoe, seg_pred, contest, valley, latest, devices",
 )
 SPLIT_FILE = _part(  # group 1 is the split
-    rf"^(?:.*?[-_.])?({SPLIT_WORDS})(?![a-z])",
-    "train.parquet, mnist-test.tfrecord-00000-of-00001, train-00000-of-00002.parquet, my_dev_box.tar, TEST1.tar",
-    "trains.tar, contest.tar, valley.parquet, 00000.tar, holdout.parquet",
+    rf"^(?:.*?[-_.])?({SPLIT_WORDS})(?-i:(?![a-z]|(?<=[A-Z])[A-Z]))",
+    "train.parquet, mnist-test.tfrecord-00000-of-00001, train-00000-of-00002.parquet, x_dev_y.tar, TEST1.tar, testA",
+    "trains.tar, contest.tar, valley.parquet, 00000.tar, holdout.parquet, TRAINS.tar",
 )
 SPLIT_AND_CLASS = _whole(  # group 1 is the split, group 2 the class
     rf"({SPLIT_WORDS})[-_ ]?(.+)", "trainA, test_cat, val-dog", "cat_train, horse, seg_test"
@@ -386,7 +386,8 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
 
     Each folder that is named like a split is one. Files whose names differ before or after the word for the split, such
     as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at
-    the end of a name are numbers of parts, unless another name differs only in having none.
+    the end of a name are numbers of parts, unless another name differs only in having none. A pattern with the word for
+    the split is for all of them.
     """
     paths = [[*map(split_value, name.split("/")[:-1]), posixpath.basename(name)] for name in names]
     levels = (i for parts in paths for i, part in enumerate(parts[:-1]) if is_split_name(part))
@@ -401,8 +402,9 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
         if folder and is_split_name(folder):
             split_of[name] = "", folder, "", ""
         elif not folder and (match := SPLIT_FILE.match(last)):
-            rest = "" if given else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
-            start = "" if given else NUMBERS.without(last[: match.start(1)].rstrip("-_."))
+            is_named = given and _are_named([match[1]], given)
+            rest = "" if is_named else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
+            start = "" if is_named else NUMBERS.without(last[: match.start(1)].rstrip("-_."))
             start += last[match.start(1) - 1] * bool(start)
             split_of[name] = start, match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
         else:
