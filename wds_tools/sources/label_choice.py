@@ -31,6 +31,7 @@ _ONES = (1, 4)
 _MARKS = {"1", "1.0", "x", "true", "yes", "y"}
 _LABELS_PER_ODD = 10  # a value that is not a label is a mistake if the column has at least ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
+_CAPTION_SPACES = 3  # in a text of more than three words, which is no class name
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
 _MAX_NAMES = 12  # columns that a message shows
@@ -446,7 +447,8 @@ def _note_on_rows(name: str, rows: Sequence[Any], part: str) -> str:
         row.tolist() if isinstance(row, np.ndarray) else row for row in rows if isinstance(row, (list, np.ndarray))
     ]
     width, values = len(lists[0]), [value for row in lists for value in row]
-    if could_be_classes(values) and all(len({*row}) == len(row) for row in lists):
+    are_short = all(str(value).count(" ") < _CAPTION_SPACES for value in values)
+    if are_short and could_be_classes(values) and all(len({*row}) == len(row) for row in lists):
         shown = f"the {part} {name!r} has names in lists ({some_of(values)})"
         return f"no label: {shown}: pass --label {name} if they are classes"
     cells = {float(value) if isinstance(value, (int, float, np.generic)) else 2 for value in values}
