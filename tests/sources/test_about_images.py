@@ -73,6 +73,10 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
         "has a name for each number \\('cat', 'dog', 'fig'\\), .* pass them with --classes",
     ),
     "classes.txt": (lambda path: path.write_text("\n".join(NAMES)), "has a name for each number .* with --classes"),
+    "labels.csv": (
+        lambda path: pd.DataFrame({"ClassId": [0, 1, 2], "Name": NAMES}).to_csv(path, index=False),
+        "has a name for each number .* with --classes",
+    ),
     "species.names": (lambda path: path.write_text("\n".join(NAMES)), "has a name for each number .* with --classes"),
     "label_map.pbtxt": (
         lambda path: path.write_text("item { id: 1 name: 'cat' }\nitem { id: 2 name: 'dog' }\n"),

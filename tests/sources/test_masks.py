@@ -44,6 +44,7 @@ def test_cityscapes_as_its_own_scripts_write_it():
         ("train/images/1.jpg", "train/masks/1.png", "mask.png"),
         ("images/train/1.jpg", "labels/train/1.png", "mask.png"),
         ("JPEGImages/2007_1.jpg", "SegmentationClass/2007_1.png", "mask.png"),
+        ("JPEGImages/2007_1.jpg", "SegmentationClassAug/2007_1.png", "mask.png"),
         ("JPEGImages/2007_1.jpg", "SegmentationObject/2007_1.png", "instance.png"),
         ("train/1.jpg", "train_masks/1_mask.gif", "mask.gif"),  # Carvana
         ("train/0001.png", "train_labels/0001_L.png", "mask.png"),  # CamVid

@@ -372,7 +372,7 @@ def _in_columns(
         values = [row[column] for row in rows if names.has(row.get(column))]
         named = names.all_of(values)
         are_numbers = all(map(_is_number, values))
-        are_classes = _OF_CLASSES.search(path) is not None and not are_most(named, images)  # 1 may also be a class
+        are_classes = not are_most(named, images) and (_OF_CLASSES.search(path) or of_class_names(path, data))
         if not values or (
             are_numbers and (are_classes or len(values) == 1 or share_of_names(column, rows, names) < ENOUGH)
         ):

@@ -22,7 +22,7 @@ _IMAGE_FOLDERS = frozenset(
 )
 _OF_MASKS = """
     masks mask labels label annotations segmentation segmentations segmentationclass gt gtfine gtcoarse ground_truth
-    groundtruth trimaps ann_dir lbl annotation_masks semantic 1st_manual
+    groundtruth trimaps ann_dir lbl annotation_masks semantic 1st_manual segmentationclassaug segmentationclassraw
 """
 _MASK_FOLDERS = dict.fromkeys(_OF_MASKS.split(), "mask") | {
     "ground truth": "mask",

@@ -413,7 +413,7 @@ class Masks(Annotated):
 
     def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
-            return "has no mask, or is not the mask of any image that is packed"
+            return "has no mask, or no image that is packed"
         return super()._why_skipped(files, file, split)
 
 
