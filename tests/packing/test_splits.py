@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import h5py
+import lmdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -470,6 +472,30 @@ def test_files_of_splits_with_the_same_numbers_may_be_folds(names: str, tmp_path
         notes = [note for note in reports["train"].account.notes if "if these are folds" in note]
         assert len(notes) == (folder == "folds")
         assert all(f"'{names}.parquet', ".format(0) in note for note in notes)
+
+
+def test_arrays_and_databases_of_splits_are_packed_as_these(tmp_path: Path) -> None:
+    for extension in ("npz", "h5", "lmdb"):
+        (src := tmp_path / extension).mkdir()
+        for split, count in (("train", 4), ("val", 2)):
+            images, labels = np.zeros((count, 16, 16, 3), np.uint8), np.arange(count) % 2
+            path = src / f"{split}.{extension}"
+            if extension == "npz":
+                np.savez(path, images=images, labels=labels)
+            elif extension == "h5":
+                with h5py.File(path, "w") as file:
+                    file["images"], file["labels"] = images, labels
+            else:
+                with lmdb.open(str(path)) as store, store.begin(write=True) as transaction:
+                    for row, photo in enumerate(photos_of(count)):
+                        transaction.put(f"image-{row}".encode(), photo.data)
+                        transaction.put(f"label-{row}".encode(), b"%d" % labels[row])
+        reports = wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
+        assert {split: report.account.packed for split, report in reports.items()} == {"train": 4, "val": 2}
+        assert {sample.label for sample in reports["val"].preview.samples} == {0, 1}, extension
+    np.savez(tmp_path / "npz" / "train_labels.npz", labels=labels)  # perhaps of the images in another file
+    with pytest.raises(SourceError, match="3 files of arrays"):
+        wt.pack(tmp_path / "npz", tmp_path / "dst")
 
 
 def test_classes_of_a_split_that_the_largest_does_not_have_are_named(tmp_path: Path) -> None:

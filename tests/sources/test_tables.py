@@ -408,6 +408,7 @@ def test_a_folder_of_tables_has_their_splits(tmp_path: Path, ending: str) -> Non
     for more in ("holdout", "val_extra"):
         shutil.copy(src / f"val.{ending}", src / f"{more}.{ending}")
     (src / "stats.json").write_text('{"rows": 6}')
+    (src / "classes.csv").write_text("id,name\n0,ant\n")
     reports = wt.pack_splits(src, tmp_path / "more", split="folders", workers=1)
     assert {split: report.account.packed for split, report in reports.items()} == {
         "train": 4,

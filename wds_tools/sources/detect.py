@@ -32,6 +32,7 @@ from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, check_not_empty
 from wds_tools.wording import broken_url_remedy, counted
 
+_FORMAT = re.compile(r"[._](lmdb|zarr)\Z", re.IGNORECASE)  # at the end of the name of a folder
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
 _LEVELS = 8  # of folders in which images are looked for
 _MAX_ARCHIVES = 8  # at a URL, that are looked into
@@ -87,7 +88,7 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
     """Return the source of each split by its name."""
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
-        return {split_value(folder.name): open_source(folder, kind=kind, options=options) for folder in folders}
+        return {_split_of(folder): open_source(folder, kind=kind, options=options) for folder in folders}
     try:
         source = open_source(src, kind=kind, options=options)
         splits = dict(source.splits())
@@ -264,12 +265,17 @@ def _refused_format(path: Path) -> OtherFormat | None:
 
 
 def _split_folders(path: Path) -> list[Path]:
-    """Return the folders in a folder if there are two or more, all named like splits or ``split=train``, else []."""
+    """Return the folders in a folder if there are two or more, all named like splits, see `_split_of`; else []."""
     try:
         folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name[0] != "."]
     except OSError:
         return []  # the caller lists the folder next and reports the error
-    return folders if len(folders) > 1 and all(is_split_name(split_value(folder.name)) for folder in folders) else []
+    return folders if len(folders) > 1 and all(map(is_split_name, map(_split_of, folders))) else []
+
+
+def _split_of(folder: Path) -> str:
+    """Return the split of a folder such as ``split=train``, or of an LMDB or Zarr such as ``train.lmdb``."""
+    return _FORMAT.sub("", split_value(folder.name))
 
 
 def _has_extension(*extensions: str) -> Callable[[Path], bool]:

@@ -47,6 +47,7 @@ _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard, and into .json files too"
+_CLASS_LISTS = ("classes", "class_names", "categories")  # names of tables without images
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
 
 
@@ -135,22 +136,31 @@ def split_of_table(path: str) -> str:
     return split_of(path) or split_in(file_stem(path))
 
 
-def splits_of_tables(paths: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the table of each split, and the other tables. JSON files without a word for a split are not tables.
+def splits_of_tables(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the table or file of arrays of each split, and other tables.
 
-    Tables with one word for a split have whole names, unless these differ only in numbers.
+    Tables with one word for a split have whole names, unless these differ only in numbers. Lists of classes and JSON
+    files without a word for a split are not tables. Arrays are of splits only if each has one file: two may be images
+    and their labels.
 
     >>> splits_of_tables(["train.csv", "train_extra.csv", "valLabels.csv", "holdout.csv", "stats.json"])[0].keys()
     dict_keys(['train', 'train_extra', 'val', 'holdout'])
-    >>> splits_of_tables(["train.csv", "test_1.csv", "test_2.csv", "classes.csv"])
-    ({'train': 'train.csv'}, ['classes.csv', 'test_1.csv', 'test_2.csv'])
+    >>> splits_of_tables(["train.csv", "test_1.csv", "test_2.csv", "all.csv", "classes.csv"])
+    ({'train': 'train.csv'}, ['all.csv', 'test_1.csv', 'test_2.csv'])
+    >>> splits_of_tables(["train.h5", "val.h5"])[0].keys(), splits_of_tables(["x_train.npy", "y_train.npy"])
+    (dict_keys(['train', 'val']), ({}, []))
     """
-    by_split, tables, others = dict[str, list[str]](), dict[str, str](), list[str]()
+    by_split, tables = dict[str, list[str]](), dict[str, str]()
     for path in paths:
-        split = split_of_table(path) or file_stem(path) * (OTHER_PART.match(file_stem(path)) is not None)
-        if split or not path.lower().endswith(".json"):
+        stem = file_stem(path)
+        split = split_of_table(path) or stem * (OTHER_PART.match(stem) is not None)
+        if split or not (path.lower().endswith(".json") or stem.lower() in _CLASS_LISTS):
             by_split.setdefault(split, []).append(path)
-    others += by_split.pop("", [])
+    others = by_split.pop("", [])
+    are_single = not others and all(len(same) == 1 for same in by_split.values())
+    without_arrays = [path for path in paths if not path.lower().endswith(ARRAY_EXTENSIONS)]
+    if not are_single and len(without_arrays) < len(paths):
+        return splits_of_tables(without_arrays)
     for split, same in by_split.items():
         stems = Counter(NUMBERS.without(file_stem(path)) for path in same)
         for path in same:

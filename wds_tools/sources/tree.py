@@ -563,14 +563,15 @@ class TreeSource(Source):
 
 
 def _check_tables(files: Files) -> None:
-    """Check that a folder without images has no tables of several splits, whose rows have paths or URLs of images."""
-    tables = [file.path for file in files.others if file.path.lower().endswith(layouts.TABLES)]
+    """Check that a folder without images has no tables of several splits, with paths or URLs, and no arrays."""
+    endings = (*layouts.TABLES, *layouts.ARRAY_EXTENSIONS)
+    tables = [file.path for file in files.others if file.path.lower().endswith(endings)]
     by_split, others = layouts.splits_of_tables([path for path in tables if not is_template_name(path)])
     if len({*by_split, *map(layouts.split_of_table, others)} - {""}) > 1:
         places = {split: f"{files.where}/{path}" for split, path in by_split.items()}
         first = next(iter([*by_split.values(), *others]))
         how, single = "pack with --split folders (pack_splits)", f"one at a time, such as {files.where}/{first}"
-        what = f"a table for each of several splits ({', '.join(places)}): {how}, or {single}"
+        what = f"a file for each of several splits ({', '.join(places)}): {how}, or {single}"
         if others:
             what = f"tables that are not one for each split ({quoted(others)}): pack {single}, or move these and {how}"
         raise SplitsError(f"{files.where} has no images, and {what}", {} if others else places)
