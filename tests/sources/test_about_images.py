@@ -74,7 +74,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "classes.txt": (lambda path: path.write_text("\n".join(NAMES)), "has a name for each number .* with --classes"),
     "labels.csv": (
-        lambda path: pd.DataFrame({"ClassId": [0, 1, 2], "Name": NAMES}).to_csv(path, index=False),
+        lambda path: pd.DataFrame({"ClassId": [0, 1], "Name": NAMES[:2]}).to_csv(path, index=False),
         "has a name for each number .* with --classes",
     ),
     "species.names": (lambda path: path.write_text("\n".join(NAMES)), "has a name for each number .* with --classes"),
