@@ -462,7 +462,7 @@ def test_files_of_a_split_in_several_folders_are_packed_one_at_a_time(tmp_path: 
 
 @pytest.mark.parametrize("names", ["train{}", "train_{}"])
 def test_files_of_splits_with_the_same_numbers_may_be_folds(names: str, tmp_path: Path) -> None:
-    """Shards of splits seldom have the same few numbers."""
+    """Shards of splits seldom have the same few numbers, or only those of a test set have numbers."""
     for folder, numbers in {"folds": ("0", "1"), "shards": ("000", "001"), "parts": ("1-of-2", "2-of-2")}.items():
         (tmp_path / folder).mkdir()
         for name in (names, names.replace("train", "val")):
@@ -472,6 +472,11 @@ def test_files_of_splits_with_the_same_numbers_may_be_folds(names: str, tmp_path
         notes = [note for note in reports["train"].account.notes if "if these are folds" in note]
         assert len(notes) == (folder == "folds")
         assert all(f"'{names}.parquet', ".format(0) in note for note in notes)
+        for number in numbers:
+            (tmp_path / folder / f"{names.format(number)}.parquet").unlink()
+        pd.DataFrame(photo_rows(["ant"])).to_parquet(tmp_path / folder / "train.parquet")
+        notes = wt.pack_splits(tmp_path / folder, tmp_path / "dst", split="folders", dry_run=True)["val"].account.notes
+        assert any("are parts of one split" in note for note in notes) == (folder == "folds")
 
 
 def test_arrays_and_databases_of_splits_are_packed_as_these(tmp_path: Path) -> None:

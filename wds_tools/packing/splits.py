@@ -28,7 +28,7 @@ from wds_tools.packing.run import check_labels, check_strict, list_inputs, show_
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
-from wds_tools.sources.file_names import shown_path
+from wds_tools.sources.file_names import SPLIT_OF, shown_path
 from wds_tools.sources.inputs import Inputs
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
@@ -39,7 +39,7 @@ FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
 _SPLIT_STREAM = 2  # gives this use of the seed its own random numbers
 _SHARE_TOLERANCE = 0.05
-_FOLD = re.compile(r"(?<!\d)(\d\d?)\.[^\d]*$")  # the number in train_1.parquet, not in train-00000-of-00002.parquet
+_FOLD = re.compile(r"(?<!\d)(?<!part)(?<!shard)(\d\d?)\.[^\d]*$")  # in train_1.tar, not in train-00000-of-00002.tar
 _MOST_FOLDS = 10
 _log = logging.getLogger("wds_tools")
 
@@ -252,15 +252,25 @@ def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]
 
 
 def _notes_on_folds(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
-    """Return a note if all splits have files with the same few numbers at the end of their names, as folds have."""
+    """Return a note if files of a split may be splits of their own, by the few numbers at the end of their names.
+
+    All splits have the same numbers, as folds have; or those of a test set have numbers, and another split has none.
+    """
     files = {split: [file.path.name for file in listing.files] for split, listing in listed.items()}
-    numbers = [[match[1] for name in names if (match := _FOLD.search(name))] for names in files.values()]
-    first, *others = [sorted(some) for some in numbers]
-    if not others or any(some != first for some in others) or not 1 < len(set(first)) == len(first) <= _MOST_FOLDS:
+    numbers = [sorted(match[1] for name in names if (match := _FOLD.search(name))) for names in files.values()]
+    first, *others = numbers
+    if others and all(some == first for some in others) and 1 < len(set(first)) == len(first) <= _MOST_FOLDS:
+        shown = quoted(names[0] for names in files.values())
+        how = "if these are folds, each split has all images: pack one file at a time"
+        return {next(iter(files)): [f"files of all splits have the same numbers, such as {shown}: {how}"]}
+    if not any(len(names) == 1 and not some for names, some in zip(files.values(), numbers, strict=True)):
         return {}
-    shown = quoted(names[0] for names in files.values())
-    how = "if these are folds, each split has all images: pack one file at a time"
-    return {next(iter(files)): [f"files of all splits have the same numbers, such as {shown}: {how}"]}
+    how = "are parts of one split, by their names: pack one at a time if they are not"
+    return {
+        split: [f"{quoted(names)} {how}"]
+        for (split, names), some in zip(files.items(), numbers, strict=True)
+        if 1 < len(set(some)) == len(names) <= _MOST_FOLDS and SPLIT_OF.get(split) not in (None, "train")
+    }
 
 
 def _used_classes(listing: Listing) -> list[str]:
