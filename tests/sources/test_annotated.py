@@ -1168,7 +1168,8 @@ def test_images_whose_names_belong_together_are_noted(names, tmp_path):
 def test_a_folder_of_masks_with_other_names_is_refused_although_another_folder_fits(tmp_path):
     """DRIVE has the field of view of each image in ``mask``, and its vessels in ``1st_manual``."""
     src = tree_of_masks(tmp_path / "src", "images/2{}_training.tif", "mask/2{}_training_mask.gif")
-    assert wt.pack(src, tmp_path / "dst", images="keep", workers=1).packed == 4
+    report = wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    assert (report.packed, report.account.notes) == (4, [])
     tree_of_masks(src, "1st_manual/2{}_manual1.gif")
     message = (
         r"masks in '1st_manual', but '1st_manual/20_manual1.gif' has no partner .*, while 'mask/20_training_mask.gif' "
@@ -1176,6 +1177,8 @@ def test_a_folder_of_masks_with_other_names_is_refused_although_another_folder_f
     )
     with pytest.raises(SourceError, match=message):
         wt.pack(src, tmp_path / "other", workers=1)
+    [note] = wt.pack(src, tmp_path / "other", kind="masks", dry_run=True).account.notes
+    assert note.startswith("masks in 'mask' are packed, and those in '1st_manual' are left out, because no image has")
     for path in (src / "1st_manual").iterdir():
         Image.new("L", (16, 12), 9 + int(path.name[1])).save(path)
     rows = "".join(f"images/2{n}_training.tif,1st_manual/2{n}_manual1.gif\n" for n in range(4))

@@ -774,7 +774,10 @@ REFUSED = {
         "val_annotations.txt has a value for each image, .* or pack .*/val/images .*, and each other split on its own",
     ),
     "Fashion-MNIST as CSV": ({"train.csv": "label,pixel1,pixel2\n1,7,7\n"}, "name the table, .*/train.csv"),
-    "SVHN": ({"train_32x32.mat": V5, "test_32x32.mat": V5}, "name the file that has both images and labels"),
+    "SVHN": (
+        {"train_32x32.mat": V5, "test_32x32.mat": V5},
+        r"file for each of several splits \(test, train\): pack with --split",
+    ),
     "Places365 of torchvision": (
         {f"{c[0]}/{c}/1.jpg": PHOTO for c in ("airfield", "alley", "bakery")},
         r"such as a/airfield \(Places365, SUN397\): move the inner folders",

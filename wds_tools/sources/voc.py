@@ -398,6 +398,12 @@ class Masks(Annotated):
         is_unlabelled = self.options.columns.get(LABEL) == ""
         classes = {} if is_unlabelled else masks.classes(images, folders) or masks.classes(parts, folders)
         notes = pairing.check(files.where)
+        packed = {posixpath.dirname(mask) for _, fields in pairing.pairs for mask in fields.values()}
+        if unused := {posixpath.dirname(name) for name in pairing.unpaired if masks.is_mask(name)} - packed:
+            notes.append(
+                f"masks in {quoted(sorted(packed))} are packed, and those in {quoted(sorted(unused))} are left out, "
+                "because no image has their names: rename them, or move the others away, if these are the masks"
+            )
         if len(labels := sorted({*classes.values()})) > 1:
             notes += [f"the folders {quoted(labels)} of images with masks are their classes: {layouts.IF_PARTS}"]
         if without:
