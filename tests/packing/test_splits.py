@@ -256,7 +256,7 @@ def test_folders_of_splits_are_not_read_as_classes(tmp_path: Path) -> None:
 
 
 def test_missing_folders_of_splits_are_an_error_with_a_remedy(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="has no folders with names such as train, val or test: give shares"):
+    with pytest.raises(SourceError, match="has no names such as train and val: rename splits, or give shares"):
         wt.pack_splits(photos, tmp_path / "dst", split="folders")
 
 

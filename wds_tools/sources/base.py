@@ -328,7 +328,7 @@ class Source:
     detected: str = ""
     roles: tuple[str, ...] = ("image", "label")
     reads_text: bool = False
-    no_splits: str = "it has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
+    no_splits: str = "it has no names such as train and val: rename splits, or give shares, such as train=0.9,val=0.1"
 
     def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
         self.options = options or SourceOptions()
