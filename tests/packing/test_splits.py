@@ -498,6 +498,8 @@ def test_arrays_and_databases_of_splits_are_packed_as_these(tmp_path: Path) -> N
         reports = wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
         assert {split: report.account.packed for split, report in reports.items()} == {"train": 4, "val": 2}
         assert {sample.label for sample in reports["val"].preview.samples} == {0, 1}, extension
+    with pytest.raises(SourceError, match=r"name one LMDB, such as 'train\.lmdb', or pass --split folders"):
+        wt.pack(tmp_path / "lmdb", tmp_path / "dst")
     np.savez(tmp_path / "npz" / "train_labels.npz", labels=labels)  # perhaps of the images in another file
     with pytest.raises(SourceError, match="3 files of arrays"):
         wt.pack(tmp_path / "npz", tmp_path / "dst")

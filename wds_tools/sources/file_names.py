@@ -344,8 +344,9 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
         by_name = given or not any(map(is_split_name, folders))
         depth = 0 if given else names[0].count("/")
         above = posixpath.join(shown_path(root or posixpath.dirname(given)), *["*"] * depth)
-        first = shown_path(paths.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
-        together = f"*{{{','.join(splits)}}}*" if by_name else f"*{posixpath.splitext(names[0])[1]}"
+        written = [_as_written(split, by_split[split]) for split in splits]
+        first = shown_path(paths.get(splits[0]) or posixpath.join(above, f"*{written[0]}*"))
+        together = f"*{{{','.join(written)}}}*" if by_name else f"*{posixpath.splitext(names[0])[1]}"
         at_once = "with --split folders (pack_splits), or " if are_all else ""
         what = "several splits" if are_known else "a split next to other files"
         raise SplitsError(
@@ -353,6 +354,13 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
             f"such as '{first}'; the pattern '{posixpath.join(above, together)}' packs them together",
             paths if are_all else {},
         )
+
+
+def _as_written(split: str, members: Sequence[str]) -> str:
+    """Return a split as the names of its files have it, as in ``TrainData.zip``, for a pattern."""
+    name = posixpath.basename(members[0])
+    start = name.lower().find(split.lower())
+    return split if start < 0 else name[start : start + len(split)]
 
 
 def _place(members: Sequence[str], names: Sequence[str]) -> str:
@@ -378,7 +386,8 @@ def _are_named(splits: Iterable[str], given: str) -> bool:
 def mixed_splits(names: Sequence[str], given: str) -> list[str]:
     """Return the splits of files if there are several, and the pattern that the user gave does not name all."""
     by_split, _ = _by_split(names, given=given)
-    return sorted(by_split) if len(by_split) > 1 and not _are_named(by_split, given) else []
+    splits = [_as_written(split, members) for split, members in by_split.items()]
+    return sorted(splits) if len(splits) > 1 and not _are_named(splits, given) else []
 
 
 def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]], bool]:

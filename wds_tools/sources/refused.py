@@ -212,6 +212,8 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
     path, reason = skipped[0]
     table = next((path for path, _ in skipped if path.lower().endswith(TABLES)), None)
     hint = "" if table is None else f"; or name the table, {where}/{table}, if its rows have URLs, paths or pixels"
+    if stores := [path.split("/")[-2] for path, _ in skipped if path.endswith("/data.mdb")]:
+        hint = f"; or name one LMDB, such as {stores[0]!r}, or pass --split folders if these are splits"
     return (
         f"{where} contains no image that can be packed, but {counted(len(skipped), 'other file')} ({path!r} {reason}); "
         f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}{hint}"
