@@ -477,6 +477,7 @@ def test_labels_next_to_a_file_that_is_named_are_an_error(kind: str, tmp_path: P
     (tmp_path / "stats.csv").write_text("n,mean\n1,0.5\n")
     (tmp_path / "readme.txt").write_text("photographs")
     columns_of(src, np.zeros(0))  # it has images of its own
+    np.save(tmp_path / "y_test.npy", np.arange(COUNT) % 3)  # of another split
     assert wt.pack(src, tmp_path / "dst", dry_run=True).account.packed == COUNT
     labels_of(tmp_path)
     with pytest.raises(SourceError, match=rf"{message}.*, and is not read with .*{src.name}.*pass --from {kind}"):

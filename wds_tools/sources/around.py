@@ -38,7 +38,7 @@ from wds_tools.sources.file_list import Files, RowNames
 from wds_tools.sources.file_names import LABELS_OR_SPLIT_FILE, hidden_root, is_unfinished, why_hidden, words_of_files
 from wds_tools.sources.files import notes_on_copies
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import EXTENSIONS, TABLES, is_shard_table
+from wds_tools.sources.layouts import ARRAY_EXTENSIONS, EXTENSIONS, TABLES, is_shard_table
 from wds_tools.sources.refused import (
     ARCHIVE,
     LINES,
@@ -195,7 +195,10 @@ def check_next_to(source: Source, collector: Collector) -> None:
         parts = {path.suffix for path in packed} & {*TABLES}
         with as_source_error(f"{root} cannot be read"):
             there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
-        names = [path.name for path in there if path.name[0] != "." and path not in packed]
+        splits = {layouts.split_in(path.stem) for path in packed}
+        of_others = {path for path in there if path.suffix in ARRAY_EXTENSIONS and "" not in splits}
+        of_others = {path for path in of_others if layouts.split_in(path.stem) not in {*splits, ""}}
+        names = [path.name for path in there if path.name[0] != "." and path not in packed | of_others]
         next_to = _about_in(source, collector, root, names, are_labelled=False)
         _check(source, next_to, root, source.joining)
         collector.account.notes += notes_on(_that_say_labels(next_to))
