@@ -91,6 +91,7 @@ def test_all_usual_forms_are_read(table: Path, tmp_path: Path, caplog: pytest.Lo
         (b"class\nzero\none\ntwo\nthree\n", "begins with 'class'.*header.*JSON list"),
         (b"#classes\nzero\none\ntwo\nthree\n", "begins with '#classes'.*comment"),
         (b"2 zero\n3 one\n4 two\n5 three\n", "numbers '2', '3', '4', '5'; class numbers are 0 to 3.* add a name for 0"),
+        (b"0 zero\n1 one\n2 two\n9 nine\n", "numbers '0', '1', '2', '9'; .*: add a name for the missing numbers, "),
         (
             b"zero 120\none 80\ntwo 120\nthree 7\n",
             "numbers '120', '80', '120', '7'.* leave them out if they are counts",

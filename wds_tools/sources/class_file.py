@@ -373,10 +373,11 @@ def in_order(numbered: Mapping[int, str], where: str, *, may_count_from_1: bool 
 
 
 def _numbers_error(numbers: Sequence[int], where: str) -> SourceError:
+    missing = "the missing numbers" if 0 in numbers else "0 if the labels begin with 1"
     return SourceError(
         f"{where} has names with the numbers {quoted(map(str, numbers))}; class numbers are 0 to {len(numbers) - 1}, "
-        "each once: add a name for 0 if the labels begin with 1, correct the numbers if they are class numbers, leave "
-        f"them out if they are counts, {_AS_JSON}"
+        f"each once: add a name for {missing}, correct the numbers if they are class numbers, leave them out if they "
+        f"are counts, {_AS_JSON}"
     )
 
 
