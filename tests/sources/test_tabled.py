@@ -462,6 +462,11 @@ def columns_of(src: Path, pixels: np.ndarray) -> Path:
 NEXT_TO = {
     "zip": (zipped, lambda path: frame("{}").to_csv(path / "train.csv", index=False), "train.csv names 6 images"),
     "parquet": (columns_of, lambda path: frame("{}").to_csv(path / "t.csv", index=False), "t.csv names 6 images"),
+    "parquet, two": (
+        columns_of,
+        lambda path: frame("{}").to_parquet(path / "labels.parquet"),
+        "labels.parquet names 6",
+    ),
     "numpy": (
         arrays,
         lambda path: np.save(path / "y_train.npy", np.arange(COUNT) % 3),
@@ -473,10 +478,12 @@ NEXT_TO = {
 @pytest.mark.parametrize("kind", NEXT_TO)
 def test_labels_next_to_a_file_that_is_named_are_an_error(kind: str, tmp_path: Path) -> None:
     write, labels_of, message = NEXT_TO[kind]
+    kind = kind.partition(",")[0]
     src = write(images(tmp_path / "src", *names_of("{}.png")), np.zeros((COUNT, 5, 6, 3), np.uint8))
     (tmp_path / "stats.csv").write_text("n,mean\n1,0.5\n")
     (tmp_path / "readme.txt").write_text("photographs")
-    columns_of(src, np.zeros(0))  # it has images of its own
+    for name in "train_labels", "train":
+        columns_of(src, np.zeros(0)).replace(tmp_path / f"{name}.parquet")  # it has images of its own
     np.save(tmp_path / "y_test.npy", np.arange(COUNT) % 3)  # of another split
     assert wt.pack(src, tmp_path / "dst", dry_run=True).account.packed == COUNT
     labels_of(tmp_path)

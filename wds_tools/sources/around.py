@@ -188,13 +188,15 @@ def check_next_to(source: Source, collector: Collector) -> None:
     """Check that no file next to the source, whose images have no labels, is about its images.
 
     Only what is certain is an error, because a folder of downloads has unrelated files. Next to a Parquet file, further
-    ones are other parts of the same data. In the folder above a folder, it is what packing the folder above would read.
+    ones are other parts of the same data, unless they are named like labels. In the folder above a folder, it is what
+    packing the folder above would read.
     """
     if collector.files and not source.root().is_dir():
         root, packed = collector.files[0].path.parent, {file.path for file in collector.files}
         parts = {path.suffix for path in packed} & {*TABLES}
         with as_source_error(f"{root} cannot be read"):
-            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
+            there = [path for path in sorted(root.iterdir()) if path.is_file()]
+        there = [path for path in there if path.suffix not in parts or says_labels(path.name)]
         splits = {layouts.split_in(path.stem) for path in packed}
         of_others = {path for path in there if path.suffix in ARRAY_EXTENSIONS and "" not in splits}
         of_others = {path for path in of_others if layouts.split_in(path.stem) not in {*splits, ""}}
