@@ -383,11 +383,13 @@ def _are_named(splits: Iterable[str], given: str) -> bool:
     return all(split.lower() in patterns for split in splits)
 
 
-def mixed_splits(names: Sequence[str], given: str) -> list[str]:
-    """Return the splits of files if there are several, and the pattern that the user gave does not name all."""
+def mixed_splits(names: Sequence[str], given: str) -> dict[str, str]:
+    """Return a pattern for each split of files if there are several, and the pattern that the user gave lacks some."""
     by_split, _ = _by_split(names, given=given)
-    splits = [_as_written(split, members) for split, members in by_split.items()]
-    return sorted(splits) if len(splits) > 1 and not _are_named(splits, given) else []
+    splits = {_as_written(split, members): members for split, members in sorted(by_split.items())}
+    if len(splits) < 2 or _are_named(splits, given):
+        return {}
+    return {split: _place(members, names) or f"*{split}*.tar" for split, members in splits.items()}
 
 
 def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]], bool]:

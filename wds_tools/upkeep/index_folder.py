@@ -233,8 +233,8 @@ def check_splits(folder: IndexFolder, shards: Sequence[str], given: str) -> None
     """Check that the shards of a folder are of one split, or that the pattern names all of them."""
     if not (splits := mixed_splits(shards, given)):
         return
-    first, names = splits[0], ", ".join(splits)
-    one, together = (join(folder.name, f"*{names}*.tar") for names in (first, "{" + ",".join(splits) + "}"))
+    first, names = next(iter(splits)), ", ".join(splits)
+    one, together = join(folder.name, splits[first]), join(folder.name, f"*{{{','.join(splits)}}}*.tar")
     raise OptionError(
         f"{folder.name} has shards of several splits ({names}): index each with a manifest of its own, such as "
         f"'{one}' with --manifest {first}.json (manifest='{first}.json'); the pattern '{together}' indexes all of them"
