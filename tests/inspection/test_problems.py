@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("no_probe_of_packages")
 
 def brute_force(hashes: NDArray[np.uint64], distance: int) -> NDArray[np.int64]:
     """Return the smallest row of the cluster of each hash, by comparing all pairs."""
-    near = np.bitwise_count(hashes[:, None] ^ hashes[None]) <= distance
+    bits = np.unpackbits(hashes[:, None].view(np.uint8), axis=1)
+    near = (bits[:, None] != bits[None]).sum(2) <= distance
     cluster = np.arange(len(hashes))
     while True:
         lower = np.where(near, cluster[None], len(hashes)).min(axis=1)
