@@ -181,6 +181,7 @@ def test_each_file_with_more_than_a_split_in_its_name_is_a_split(tmp_path: Path,
         "train_fold1 val_fold1 train_fold2 val_fold2": {"train_fold1", "val_fold1", "train_fold2", "val_fold2"},
         "fold1_train fold1_val fold2_train fold2_val": {"fold1_train", "fold1_val", "fold2_train", "fold2_val"},
         "train_fold0 val_fold0": {"train", "val"},
+        "split1_train split1_val split2_train": {"split1_train", "val", "split2_train"},
         # names with numbers of parts or of years only
         "mnist-train mnist-test": {"train", "test"},
         "train_part1 train_part2 val": {"train": 2, "val": 1},

@@ -415,7 +415,10 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
         elif not folder and (match := SPLIT_FILE.match(last)):
             is_named = given and _are_named([match[1]], given)
             rest = "" if is_named else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
-            start = "" if is_named else NUMBERS.without(last[: match.start(1)].rstrip("-_."))
+            before = "" if is_named else last[: match.start(1)].rstrip("-_.")
+            start = NUMBERS.without(before)
+            if start and (before + "_")[len(start)].isdigit():  # split1_train.tar, which is no part as 01_train.tar is
+                start = before
             start += last[match.start(1) - 1] * bool(start)
             split_of[name] = start, match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
         else:
