@@ -379,7 +379,7 @@ def _place(members: Sequence[str], names: Sequence[str]) -> str:
 
 def _are_named(splits: Iterable[str], given: str) -> bool:
     """Return whether patterns name all splits, not counting the folders above what they match, such as ``trainval``."""
-    patterns = " ".join(match[0] for one in given.lower().split() if (match := _FROM_PATTERN.search(one)))
+    patterns = " ".join(match[0] for word in given.lower().split() if (match := _FROM_PATTERN.search(word)))
     return all(split.lower() in patterns for split in splits)
 
 

@@ -400,7 +400,7 @@ class TableSource(TableRows):
         if shares.get(column):
             name = next(row[column] for row in head if images.has(row.get(column)))
             raise SourceError(
-                f"{self.path} names images in column {column!r} other than by paths from its folder ({name!r} for "
+                f"{self.path} names images in column {column!r}, but not by paths from its folder ({name!r} for "
                 f"{images.all_of([name])[0].path!r}): pack {self.path.parent} with --column {quote(f'image={column}')} "
                 f"(columns={{'image': {column!r}}}), where rows can have names or ids"
             )

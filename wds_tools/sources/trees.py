@@ -280,7 +280,7 @@ class Archives(Tree):
         of_images = {mask for _, fields in masks for mask in fields.values()}
         if parts := sorted({*of_images, *further_fields(same, image_endings(same))}):
             raise SourceError(
-                f"{self.name} has {parts[0]!r} and its image in several archives, so that it is not known which belong "
+                f"{self.name} has {parts[0]!r} and its image in several archives, so it is not certain which belong "
                 "together: unpack each archive into a folder of its own"
             )
         if images := list(filter(is_image_name, same)):

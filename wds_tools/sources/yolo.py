@@ -224,7 +224,7 @@ def _check_numbers(objects: Iterable[Object], where: str) -> None:
         if numbers or not 0 <= last <= 1:
             raise SourceError(
                 f"{where} has a line with {[*numbers, last][0]:g}, which is neither a fraction of the image nor a "
-                "confidence (0 to 1): remove the numbers of tracks from all lines, write boxes with an angle as "
+                "confidence (0 to 1): remove track numbers from all lines, write boxes with an angle as "
                 "outlines of four corners, or add kpt_shape to data.yaml if the lines have key points"
             )
 
