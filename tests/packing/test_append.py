@@ -642,7 +642,7 @@ def test_a_new_class_has_one_number_in_all_splits(tmp_path, caplog):
     assert appended("train", photos[6:8], ["emu", "fox"]) == ("cat", "dog", "emu", "fox")
     assert not caplog.text
     assert appended("val", photos[8:10], ["fox", "cat"]) == ("cat", "dog", "emu", "fox")
-    assert "class numbers continue those of" in caplog.text
+    assert "class numbers continue the numbers of" in caplog.text
     assert appended("birds", photos[10:12], ["hen", "cat"]) == ("cat", "dog", "hen")
     (dst / "birds").rename(dst / "test")
     caplog.clear()

@@ -1125,7 +1125,7 @@ def test_masks_of_mvtec_are_named_with_the_way_to_pack_them(tmp_path):
     )
     assert {split: report.account.packed for split, report in reports.items()} == {"test": 8, "train": 4}
     [note, *_] = reports["test"].account.notes
-    assert "'ground_truth' next to those of splits is named like masks, and is not packed: write a table with" in note
+    assert "'ground_truth' next to the splits is named like masks, and is not packed: write a table with" in note
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ DATASETS["MVTec AD"] = Dataset(
     {"bottle/ground_truth/broken_large/001_mask.png": MASK, "bottle/license.txt": "x", "bottle/readme.txt": "x"},
     src="bottle",
     options=FOLDERS,
-    notes=("'ground_truth' next to those of splits is named like masks", "all images have the class 'good'"),
+    notes=("'ground_truth' next to the splits is named like masks", "all images have the class 'good'"),
 )
 DATASETS["STL-10"] = Dataset(
     each("train_images/{c}/{n}.png", *CIFAR)

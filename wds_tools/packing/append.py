@@ -252,7 +252,7 @@ def _numbered(names: Sequence[str], source: Source, listing: Listing, dst: Path)
     ours = tuple(names)
     for path, theirs in other_splits(dst).items() if {*listing.label_classes} - {*ours} else ():
         if theirs[: len(ours)] == ours != theirs:
-            show_notes(source, [f"class numbers continue those of {path}, with {quoted(theirs[len(ours) :])}"])
+            show_notes(source, [f"class numbers continue the numbers of {path}, with {quoted(theirs[len(ours) :])}"])
             ours = theirs
         show_notes(source, note_on_other_numbers(path, theirs, ours))
     return ours

@@ -254,7 +254,8 @@ def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]
 def _notes_on_folds(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
     """Return a note if files of a split may be splits of their own, by the few numbers at the end of their names.
 
-    All splits have the same numbers, as folds have; or those of a test set have numbers, and another split has none.
+    Either all splits have the same numbers, like folds; or files of a test set have numbers, and another split has
+    none.
     """
     files = {split: [file.path.name for file in listing.files] for split, listing in listed.items()}
     numbers = [sorted(match[1] for name in names if (match := _FOLD.search(name))) for names in files.values()]

@@ -3,8 +3,7 @@
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its name says so, such as ``labels.xlsx``. It is packed, an error, or named in a note.
 
-`wds_tools.sources.around` lists the files: those of a tree of images, those in the folder of other sources, and those
-next to a source.
+`wds_tools.sources.around` lists the files: in a tree of images, in the folder of other sources, and next to a source.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def without_masks(files: Files, file_of: Mapping[str, File]) -> tuple[list[File]
 def masks_of_described(
     files: Files, file_of: Mapping[str, object], listed: Set[str] = frozenset()
 ) -> tuple[list[tuple[str, dict[str, str]]], set[str]]:
-    """Return the masks of images as `Pairs` has them, and all masks, if images are described by separate files.
+    """Return the masks of images as in `Pairs`, and all masks, if images are described by separate files.
 
     Args:
         files: All files.
@@ -432,7 +432,7 @@ class Collected:
         self.annotations.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
 
     def remark(self, what: str, where: str, count: int = 1) -> None:
-        """List objects that are kept, but that a user should know about."""
+        """List objects that are kept, but about which a user should know."""
         before, named = self._remarks.get(what, (0, []))
         self._remarks[what] = before + count, [*named, where][: _MAX_NAMED + 1]
 

@@ -500,7 +500,7 @@ class ArrayRoles:
             is_named = is_named_like_classes(name)
             if name in self.rows and not (is_named and are_labelled):
                 continue
-            is_possible = is_named or words_of(name)[-1:] == [*MAYBE_LISTS]  # which must have one for each class
+            is_possible = is_named or words_of(name)[-1:] == [*MAYBE_LISTS]  # which must have a name for each class
             if is_possible and array_kind(array) == "text" and is_column(array) and not self._in_another_split(name):
                 names = texts_of(np.asarray(array[:]).reshape(-1), f"{self._where}: array {name!r}")
                 if len(set(names)) == len(names):

@@ -30,7 +30,7 @@ CLASS_LISTS = tuple(_WORDS.split())
 """Names of attributes, entries and arrays with class names."""
 
 MAYBE_LISTS = ("names",)
-"""Names that may also stand for something else: such a value must have one name for each class."""
+"""Names that may also mean something else: such a value must have a name for each class."""
 
 _WITH_NUMBERS = re.compile("to|2|dict|map")  # of names such as class_to_idx, which state the number of each class
 _IN_ONE_WORD = frozenset(name.replace("_", "") for name in CLASS_LISTS)

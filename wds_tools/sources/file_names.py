@@ -1,8 +1,8 @@
 """What names of files, folders and archives decide. No I/O.
 
-Here are all patterns, each with names on both sides of it: a test compares them. A new pattern needs ordinary names
-that it must not match. Next to them is which files of a folder are a source: not hidden, not unfinished, all numbered
-parts of one set, and one split.
+All patterns are here, each with names that it matches and ordinary names that it must not match: a test compares them.
+The functions decide which files of a folder are a source: not hidden, not unfinished, all numbered parts of one set,
+and of one split.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def _check_splits(root: str, names: Sequence[str], *, given: str) -> None:
 
 
 def _as_written(split: str, members: Sequence[str]) -> str:
-    """Return a split as the names of its files have it, as in ``TrainData.zip``, for a pattern."""
+    """Return a split as it is spelled in the names of its files, such as ``TrainData.zip``, for a pattern."""
     name = posixpath.basename(members[0])
     start = name.lower().find(split.lower())
     return split if start < 0 else name[start : start + len(split)]
@@ -396,7 +396,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     """Return files by split, and whether several are named like splits; none if no split is next to another part.
 
     Each folder that is named like a split is one. Files whose names differ before or after the word for the split, such
-    as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are splits of their own. Numbers at
+    as ``en-train.tar`` and ``fr-train.tar``, or ``test_ood.tar`` and ``test.tar``, are separate splits. Numbers at
     the end of a name are numbers of parts, unless another name differs only in having none. A pattern with the word for
     the split is for all of them.
     """
@@ -417,7 +417,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
             rest = "" if is_named else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
             before = "" if is_named else last[: match.start(1)].rstrip("-_.")
             start = NUMBERS.without(before)
-            if start and (before + "_")[len(start)].isdigit():  # split1_train.tar, which is no part as 01_train.tar is
+            if start and (before + "_")[len(start)].isdigit():  # split1_train.tar: not a part like 01_train.tar
                 start = before
             start += last[match.start(1) - 1] * bool(start)
             split_of[name] = start, match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
@@ -428,7 +428,7 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
     for name, (start, split, rest, bare) in split_of.items():
         by_rest[start, split, rest if (start, split, bare) in exact else bare].append(name)
     counts = Counter(split for _, split, _ in by_rest)
-    end = posixpath.commonprefix([rest[::-1] for *_, rest in by_rest]).rpartition(".")  # as all have it, reversed
+    end = posixpath.commonprefix([rest[::-1] for *_, rest in by_rest]).rpartition(".")  # the end of all names, reversed
     most = len("".join(end[:2]))
     is_one_start = len({start for start, *_ in by_rest}) < 2
     have_further = len(by_rest) > 1 and any(len(rest) == most for *_, rest in by_rest)

@@ -174,7 +174,7 @@ def choose_label(
         if x is not None and name.lower() == "y":
             reasons[name] = f"is a coordinate next to {x!r}"
     candidates = {name: columns[name] for name, reason in reasons.items() if reason is None}
-    if not all(column.is_constant for column in candidates.values()):  # one value in all rows tells nothing
+    if not all(column.is_constant for column in candidates.values()):  # the same value in all rows tells nothing
         candidates = {name: column for name, column in candidates.items() if not column.is_constant or name in classes}
     if not candidates:
         notes = (_not_the_label(name, reason, part) for name, reason in reasons.items() if reason)

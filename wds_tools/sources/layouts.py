@@ -448,8 +448,8 @@ def folders_of_archives(
     (['cat/', 'dog/'], '')
     >>> folders_of_archives(["cat", "dog"], ["1", "1"], [["1.jpg"], ["2.jpg"]], where="pets")
     (['cat/', 'dog/'], '')
-    >>> folders_of_archives(["", ""], ["cat1", "cat2"], [["1.jpg"], ["2.jpg"]], where="pets")[1][-46:]
-    'those of one class into a folder with its name'
+    >>> folders_of_archives(["", ""], ["cat1", "cat2"], [["1.jpg"], ["2.jpg"]], where="pets")[1][-49:]
+    'archives of one class into a folder with its name'
     >>> folders_of_archives(["", ""], ["train-0", "train-1"], [["1.jpg"], ["2.jpg"]], where="pets")[0]
     ['', '']
 
@@ -476,7 +476,7 @@ def folders_of_archives(
             "the folder of its class, or all into one folder"
         )
     note = note_on_numbers(stems, "archives")
-    return [f"{stem}/" for stem in stems], note and f"{note}, or move those of one class into a folder with its name"
+    return [f"{stem}/" for stem in stems], note and f"{note}, or move archives of one class into a folder with its name"
 
 
 def note_on_numbers(names: Collection[str], kind: str) -> str:
@@ -514,7 +514,7 @@ def are_parts(names: Collection[str]) -> bool:
 
 
 def notes_on_parts(names: Collection[str], paths: Sequence[str]) -> list[str]:
-    """Return a note if class folders are usual for parts or splits, by their names, and those of images in them.
+    """Return a note if class folders are usual for parts or splits, by their names, and the names of images in them.
 
     >>> notes_on_parts(["batch_1", "batch_2"], ["batch_1/1.jpg", "batch_2/2.jpg"])[0][:53]
     "the classes 'batch_1', 'batch_2' are named like parts"

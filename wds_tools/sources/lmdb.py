@@ -411,7 +411,7 @@ class LmdbSource(RecordSource):
     def _sizes(self, keys: Sequence[bytes], forms: Mapping[bytes, int]) -> list[Pattern]:
         """Return the patterns of the keys, the chosen one first, if each image is stored in several sizes."""
         sizes: list[Pattern] = []
-        with self._transaction() as transaction, suppress(DecodeError):  # such an image is skipped when it is read
+        with self._transaction() as transaction, suppress(DecodeError):  # a damaged image is skipped when it is read
             images = [key for key in keys if forms[key] == _IMAGE]
             sizes = size_patterns(images, lambda key: image_size(bytes(transaction.get(key))))
         names = [size.name for size in sizes]

@@ -53,7 +53,7 @@ _PAIRS = {
 """Words for two images of one sample: in the name of one folder -> in the name of the other folder."""
 
 _ALL_PAIRED = {word for words in (_PAIRS, *_PAIRS.values()) for word in words if len(word) > 1}
-_ADDITION = re.compile(r"[._-](?=[^._-]*[A-Za-z])")  # not of numbers only, as copies have them
+_ADDITION = re.compile(r"[._-](?=[^._-]*[A-Za-z])")  # not only numbers, as in copies
 _A_OR_B = re.compile(r"[_-][ABab](?=\.[A-Za-z]+$)")  # pix2pix
 _VIEWS = 4  # folders that may have further images of the same samples; more are classes
 _EXTENDED = 1000  # names in which additions to other names are looked for

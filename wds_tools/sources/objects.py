@@ -116,7 +116,7 @@ class ObjectSource(RecordSource):
             ]
 
     def _have_other_numbers(self, labels: Mapping[int, Any]) -> bool:
-        """Return whether the labels are other numbers than those of the dataset, if the user names the classes."""
+        """Return whether labels differ from the numbers of the dataset, if the user names the classes."""
         targets, is_transformed = _targets_of(self._items)
         numbers = {index: number for index, label in labels.items() if (number := _number_of(label)) is not None}
         if not numbers or (targets is None and not is_transformed):
@@ -128,7 +128,7 @@ class ObjectSource(RecordSource):
                 has = f", and its dataset has {parse(target).number} as its target" if is_unlike else ""
                 raise LabelError(
                     f"item {index} of the {self.name} has label {number}{has}, as with a target_transform: the class "
-                    "names of the object may not be those of the labels, pass classes=[...]"
+                    "names of the object may not belong to the labels, pass classes=[...]"
                 )
             if targets is None or is_unlike:
                 return True
@@ -313,8 +313,8 @@ def _number_of(label: Any) -> int | None:
 def _targets_of(items: Any) -> tuple[Sequence[Any] | None, bool]:
     """Return the labels that class names belong to, if an attribute has them, and whether a function changes them.
 
-    They are of the dataset that has the class names, see `_class_lists`. Only ``targets`` are compared without a
-    ``target_transform``: other attributes may have other labels.
+    The labels are from the dataset that has the class names, see `_class_lists`. Only ``targets`` are compared without
+    a ``target_transform``: other attributes may have other labels.
     """
     is_transformed = getattr(items, "target_transform", None) is not None
     for name in ("targets", "labels", "_labels", "y") if is_transformed else ("targets",):
@@ -328,10 +328,10 @@ def _targets_of(items: Any) -> tuple[Sequence[Any] | None, bool]:
         return None if values is None else [values[int(index)] for index in items.indices], is_transformed
     parts = getattr(items, "datasets", None)
     if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
-        found = [_targets_of(part) for part in parts]
-        lists = [values for values, _ in found if values is not None]
-        is_transformed = any(is_changed for _, is_changed in found)
-        return None if len(lists) < len(found) else [target for values in lists for target in values], is_transformed
+        targets = [_targets_of(part) for part in parts]
+        lists = [values for values, _ in targets if values is not None]
+        is_transformed = any(is_changed for _, is_changed in targets)
+        return None if len(lists) < len(targets) else [target for values in lists for target in values], is_transformed
     return None, False
 
 

@@ -134,7 +134,7 @@ class NamedValues(Source):
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def label_groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Return the names that are usual for labels: those of a group if no earlier group has the label."""
+        """Return the names that are usual for labels: the names of a group if no earlier group has the label."""
         return [usual_columns(LABEL, names)]
 
     def entry_name(self, name: str) -> str:

@@ -160,7 +160,7 @@ class ClassFolders(Layout):
 
     kind = "folder"
     _level: int | None = None  # of the folders of splits
-    _masks: Set[str] = frozenset()  # folders next to those of splits
+    _masks: Set[str] = frozenset()  # folders of masks next to the folders of splits
 
     @classmethod
     def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
@@ -225,7 +225,7 @@ class ClassFolders(Layout):
             ]
         for folder in sorted(folder for folder in self._masks if outside):
             collector.account.notes.append(
-                f"the folder {folder!r} next to those of splits is named like masks, and is not packed: write a table "
+                f"the folder {folder!r} next to the splits is named like masks, and is not packed: write a table "
                 "with a row for each image, such as image,mask, to pack masks; or pack it alone if it has images"
             )
         for file in outside:

@@ -215,8 +215,8 @@ def _check_numbers(objects: Iterable[Object], where: str) -> None:
     """Check that outlines are fractions, and that the last number is a confidence.
 
     Raises:
-        SourceError: There is an angle, a track or a visibility. In other lines these may be 0 or 1, so skipping its
-            image would leave the others wrong.
+        SourceError: A number is an angle, a track or a visibility. In other lines it may be 0 or 1, so skipping only
+            this image would leave the others wrong.
     """
     for entry in objects:
         last = entry.get("confidence", 0)

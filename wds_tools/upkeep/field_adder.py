@@ -535,9 +535,10 @@ def _write_shard(
                 shard.write(Sample(key, dict(sorted(fields.items()))))
             for field_name in fields if all(size) else ():
                 is_mask = is_mask_name(field_name) or is_mask_field(field_name)
-                if is_mask and (found := other_size(fields[field_name], size)):
+                if is_mask and (mask_size := other_size(fields[field_name], size)):
                     other_sizes[field_name] += 1
-                    examples.setdefault(field_name, f"{found[1]}x{found[0]} for {size[1]}x{size[0]} in sample {key!r}")
+                    example = f"{mask_size[1]}x{mask_size[0]} for {size[1]}x{size[0]} in sample {key!r}"
+                    examples.setdefault(field_name, example)
     advance(len(stored), 0)
     entry, totals = (None, Totals()) if shard.index is None else (shard.entry, Totals.of(shard.index))
     return entry, totals, other_sizes, examples
