@@ -136,14 +136,14 @@ def are_labels(
     numbers = sorted(map(int, different))
     has_numbers = any(_WITH_NUMBERS.search(re.split("[/@]", name)[-1].lower()) for name in sources)
     is_position = numbers[-1] < len(values)
-    other = next((number for number in numbers if is_position and values[number] != number), None)
-    if has_numbers or (is_position and other is None):
+    ambiguous = next((number for number in numbers if is_position and values[number] != number), None)
+    if has_numbers or (is_position and ambiguous is None):
         return False
-    if other is not None and not given:
+    if ambiguous is not None and not given:
         raise LabelError(
-            f"{where} has whole numbers as class names ({quoted(names)}): label {other} can be the class "
-            f"{str(other)!r} by its name, or {names[other]!r} by its position; pass --classes (classes=) with a name "
-            "for each number from 0"
+            f"{where} has whole numbers as class names ({quoted(names)}): label {ambiguous} can be the class "
+            f"{str(ambiguous)!r} by its name, or {names[ambiguous]!r} by its position; pass --classes (classes=) with "
+            "a name for each number from 0"
         )
     return True
 

@@ -502,8 +502,8 @@ def split_of(path: str) -> str:
     stem = name.removesuffix(".json")
     split = _AROUND.sub("", stem)
     is_kind = any(stem.startswith(f"{kind}_") for kind in _KINDS)  # what follows is a split, such as "default"
-    other = posixpath.basename(folder) if stem == "_annotations.coco" else split * is_kind
-    return split if is_split_name(split) else split_folder(path) or other
+    fallback = posixpath.basename(folder) if stem == "_annotations.coco" else split * is_kind
+    return split if is_split_name(split) else split_folder(path) or fallback
 
 
 def name_here(name: str) -> str:

@@ -414,30 +414,30 @@ def _by_split(names: Sequence[str], *, given: str) -> tuple[dict[str, list[str]]
             split_of[name] = "", folder, "", ""
         elif not folder and (match := SPLIT_FILE.match(last)):
             is_named = given and _are_named([match[1]], given)
-            rest = "" if is_named else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
+            ending = "" if is_named else OF_IMAGES.without(COPY.without(FINGERPRINT.without(last[match.end(1) :])))
             before = "" if is_named else last[: match.start(1)].rstrip("-_.")
             start = NUMBERS.without(before)
             if start and (before + "_")[len(start)].isdigit():  # split1_train.tar: not a part like 01_train.tar
                 start = before
             start += last[match.start(1) - 1] * bool(start)
-            split_of[name] = start, match[1].lower(), rest, ".".join(map(NUMBERS.without, rest.split(".")))
+            split_of[name] = start, match[1].lower(), ending, ".".join(map(NUMBERS.without, ending.split(".")))
         else:
             others[part].append(name)
-    exact = {(start, split, rest) for start, split, rest, _ in split_of.values()}
-    by_rest: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for name, (start, split, rest, bare) in split_of.items():
-        by_rest[start, split, rest if (start, split, bare) in exact else bare].append(name)
-    counts = Counter(split for _, split, _ in by_rest)
-    end = posixpath.commonprefix([rest[::-1] for *_, rest in by_rest]).rpartition(".")  # the end of all names, reversed
+    exact = {(start, split, ending) for start, split, ending, _ in split_of.values()}
+    by_ending: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for name, (start, split, ending, bare) in split_of.items():
+        by_ending[start, split, ending if (start, split, bare) in exact else bare].append(name)
+    counts = Counter(split for _, split, _ in by_ending)
+    end = posixpath.commonprefix([ending[::-1] for *_, ending in by_ending]).rpartition(".")  # reversed
     most = len("".join(end[:2]))
-    is_one_start = len({start for start, *_ in by_rest}) < 2
-    have_further = len(by_rest) > 1 and any(len(rest) == most for *_, rest in by_rest)
+    is_one_start = len({start for start, *_ in by_ending}) < 2
+    have_further = len(by_ending) > 1 and any(len(ending) == most for *_, ending in by_ending)
     are_several = len(counts) > 1 or not is_one_start or have_further
     if not are_several and (not is_split or len(counts) + len(others) < 2):
         return {}, False
     by_split = {
-        split if counts[split] == 1 else start * (not is_one_start) + split + rest[: len(rest) - most]: members
-        for (start, split, rest), members in by_rest.items()
+        split if counts[split] == 1 else start * (not is_one_start) + split + ending[: len(ending) - most]: members
+        for (start, split, ending), members in by_ending.items()
     }
     return {**({} if given and are_several else others), **by_split}, are_several
 

@@ -442,7 +442,7 @@ def folders_of_archives(
     """Return the folder that stands for each archive, which may be empty, and a note if that is not certain.
 
     Archives are class folders if their images are in no folder, or in one with a usual name for images. Those in
-    several folders belong to these. Archives named like splits, parts or shards are no folders.
+    several folders belong to these. Archives named like splits, parts or shards are not folders.
 
     >>> folders_of_archives(["", ""], ["cat", "dog"], [["1.jpg"], ["2.jpg"]], where="pets")
     (['cat/', 'dog/'], '')

@@ -123,7 +123,7 @@ class RecordSource(NamedValues):
     def class_names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
         """Return (kind of part, place) -> class names outside of the records, the most usual place first.
 
-        The kind is empty for what is no part of the account.
+        The kind is empty for what is not a part of the account.
         """
         return {}
 
