@@ -368,7 +368,7 @@ def test_names_and_ids_of_images_below_a_folder_lead_to_packing_the_folder(tmp_p
     cases: list[tuple[str, dict[str, str]]] = [("{}", {}), ("{}", {"image": "id_code"}), ("{}.png", {})]
     for names, given in cases:
         (src / "t.csv").write_text(frame.assign(id_code=frame.id_code.map(names.format)).to_csv(index=False))
-        message = rf"column 'id_code' .*for 'train_images/0\.png'\): pack {src} with --column image=id_code"
+        message = rf"column 'id_code', .*for 'train_images/0\.png'\): pack {src} with --column image=id_code"
         with pytest.raises(SourceError, match=message):
             scan(src / "t.csv", columns=given)
     found = packed(src, tmp_path / "dst", columns={"image": "id_code", "label": "diagnosis"})
